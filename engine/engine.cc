@@ -181,7 +181,7 @@ void Engine::Begin(std::span<const StepItem> items) {
     const auto begin = sequence.ids_.begin() + sequence.computed_;
     layout.ids.insert(layout.ids.end(), begin, begin + item.num_tokens);
     layout.sequences.push_back({first_row, static_cast<int32_t>(item.num_tokens),
-                                static_cast<int32_t>(sequence.computed_), sequence.page_numbers_});
+                                static_cast<int32_t>(sequence.computed_), sequence.page_numbers_, sequence.number_});
     const auto end_row = static_cast<int32_t>(layout.ids.size());
     if (item.output == StepOutput::kLast) layout.output_rows.push_back(end_row - 1);
     for (int32_t row = first_row; item.output == StepOutput::kAll && row < end_row; ++row) {

@@ -55,6 +55,10 @@ class Sequence {
   // Takes the pages of its first `tokens` positions, so that room() >= tokens. Returns: false, having taken none, where
   // too few are free just now. Requires: tokens <= capacity(), and no step over it is in flight.
   bool Grow(int64_t tokens);
+  // Which faults its rows meet (`fault_seed` of help sc): the index of a window, else 0. Keys and values are shared
+  // between equal numbers only. Requires for set_number: no step ran it.
+  uint32_t number() const { return number_; }
+  void set_number(uint32_t number) { number_ = number; }
   // Page i, for sequences that begin with the same tokens. Requires: all of its positions are computed.
   const KvPage& page(int64_t i) const;
 
@@ -66,6 +70,7 @@ class Sequence {
   int64_t capacity_;
   int64_t computed_ = 0;
   bool in_flight_ = false;  // in a step that has not been finished
+  uint32_t number_ = 0;
   std::vector<int32_t> ids_;
   std::vector<KvPage> pages_;
   std::vector<int32_t> page_numbers_;

@@ -37,6 +37,16 @@ double Milliseconds(std::chrono::steady_clock::duration duration) {
 
 }  // namespace
 
+namespace {
+
+// Requests that may share keys and values.
+std::string SharingSalt(const GenerateRequest& request) {
+  if (request.sequence_number == 0) return request.cache_salt;
+  return request.cache_salt + '\0' + std::to_string(request.sequence_number);
+}
+
+}  // namespace
+
 Generation::Generation(Engine& engine, GenerateRequest request, PrefixCache* prefixes, bool reserved)
     : engine_(&engine), prefixes_(prefixes), request_(std::move(request)) {
   CheckRequest(engine, request_);
@@ -61,12 +71,13 @@ Generation::Generation(Engine& engine, GenerateRequest request, PrefixCache* pre
   if (emitted() > 0) request_.prompt_logprobs = false;  // told with the first of them
   PrefixCache::Match known;
   if (prefixes_ != nullptr) {
-    known = prefixes_->Find(given, request_.prompt_logprobs ? request_.top_logprobs : -1, request_.cache_salt);
+    known = prefixes_->Find(given, request_.prompt_logprobs ? request_.top_logprobs : -1, SharingSalt(request_));
     reused_ = static_cast<int64_t>(known.pages.size()) * kKvPageTokens;
     prefixes_->MakeRoom((reserved ? prompt_tokens() + max_tokens_ : given_) - reused_, known.pages);
   }
   sequence_ = engine.NewSequence(prompt_tokens() + max_tokens_, given, known.pages, reserved);
   if (sequence_ == nullptr) throw InvalidInput("the KV cache has no room for another sequence just now");
+  sequence_->set_number(request_.sequence_number);
   if (HasPenalties(request_.sampling)) {
     counts_.AddPrompt(request_.prompt);
     for (const int32_t id : result_.ids) counts_.AddGenerated(id);
@@ -213,7 +224,7 @@ TokenLogprob Generation::LogprobOf(int64_t row) const {
 
 void Generation::KeepPrefix() {
   if (prefixes_ == nullptr) return;
-  prefixes_->Insert(*sequence_, result_.prompt_logprobs, request_.top_logprobs, request_.cache_salt);
+  prefixes_->Insert(*sequence_, result_.prompt_logprobs, request_.top_logprobs, SharingSalt(request_));
 }
 
 bool Generation::Pick(int64_t row) {

@@ -77,6 +77,7 @@ class Scorer {
     if (sequence == nullptr && !running_.empty()) return false;
     if (sequence == nullptr) throw InvalidInput("the KV cache has no room for a window just now");
     if (options_.on_begin) options_.on_begin(window);
+    sequence->set_number(static_cast<uint32_t>(windows_[opened_]));
     sequence->Append(window);
     running_.push_back({window, std::move(sequence), {}, {}});
     ++opened_;

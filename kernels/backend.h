@@ -215,6 +215,8 @@ class Backend {
   virtual bool has_dilated() const { return false; }
   // Whether RingAttention takes dilated calls too.
   virtual bool has_dilated_ring() const { return false; }
+  // Whether Attention takes qk_smooth; without it a model configured so is refused before it loads.
+  virtual bool has_qk_smooth() const { return false; }
   // Whether MakeLinear and MakeKvCache take extras.
   virtual bool has_extras() const { return false; }
   // The setting of an SC product that this backend has no kernel for, as "gate=counts"; "" where it has them all.

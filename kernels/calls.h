@@ -47,6 +47,8 @@ struct LinearCall {
   // Of every row the largest output, and which ones are as large, are all that is wanted: others may be any finite number
   // below it. Requires: without add_to_out.
   bool only_largest = false;
+  // FaultRow of every row of x, where a weight draws faults by row; else empty.
+  std::span<const uint64_t> fault_rows = {};
   // Where given, the outputs are what this device gives to that exchange. It is issued once every device has issued the
   // op that makes what it gives; then, on each device, an op that reads `to` as its x. Where every device's op said so,
   // columns of `to` that others give may be there for that one op alone.
@@ -80,6 +82,9 @@ struct AttentionCall {
   // first_head + index in the call, and its window too; one that k pairs admit has k * e for e. out = 0 where none is.
   std::span<const DilatedPair> dilated = {};
   int64_t first_head = 0;
+  // F32 [num_kv_heads, head_dim], or empty: after RoPE, q / s and k * s are quantized in place of q and k, every number
+  // rounded once. Requires: mode is not kExact. Lengths of rows go by q.
+  TensorView qk_smooth;
   // Where given, that op precedes as part of this one, and what is in q and k then is not specified. Requires: norm->q is
   // q, norm->k is k.
   const NormHeadsCall* norm = nullptr;
@@ -154,6 +159,7 @@ struct ExpertLinearCall {
   TensorView chosen;
   std::vector<const ExpertWeights*> weights;
   std::vector<TensorView> outs;
+  std::span<const uint64_t> fault_rows = {};  // of rows of `chosen`, as of a LinearCall
   const CombineExpertsCall* combine = nullptr;
 };
 

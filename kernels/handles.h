@@ -140,6 +140,7 @@ struct PassLayout {
     int32_t num_rows = 0;            // >= 1; rows of a sequence are consecutive tokens
     int32_t start_position = 0;      // absolute position of its first row; earlier positions are in the cache
     std::span<const int32_t> pages;  // page of position t is pages[t / page_tokens]
+    uint32_t number = 0;             // its faults are drawn by it (FaultRow)
   };
   std::vector<int32_t> ids;          // [rows] token ids
   std::vector<Sequence> sequences;   // in row order, covering every row once

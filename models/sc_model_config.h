@@ -118,6 +118,10 @@ std::string Describe(const ScModelConfig& config);
 // One row's result depends on that row alone in every linear, so a sequence's bits do not depend on what else is in the
 // pass. False for per_tensor or row groups of activations.
 bool IsBatchInvariant(const ScModelConfig& config);
+// Which setting a model whose positions are dealt over devices does not have, as "qk.acc_bits"; "" where it has all.
+std::string WhyNotDealt(const ScModelConfig& config);
+// Whether an operator that runs draws faults by row (FaultRow).
+bool DrawsFaultsByRow(const ScModelConfig& config);
 // Lengths depend on the other rows of a call: --mp-normalise call, or a table of fractions.
 bool DependsOnCall(const ScModelConfig& config);
 // Which setting makes rows of a pass depend on each other or on how a text is cut, in words; "" where none does, which is

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a configuration of a model may not be, and which of its settings couple rows or passes.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,16 @@ void ValidateOperator(const ScModelConfig& config, ScOperatorId id, const ScConf
   }
   if (config.dilated.enabled && id == ScOperatorId::kAv && IntBits(op.arith) > 0) {
     Reject(name + ".arith", "int" + std::to_string(IntBits(op.arith)), "sc with attention = dilated");
+  }
+  const bool is_window = config.attention == AttentionMode::kPerHead || config.attention == AttentionMode::kPerRow;
+  if (IsAttentionProduct(id) && (is_window || config.dilated.enabled) && (HasFaults(op) || !HasPlainSums(op))) {
+    const ScConfig plain;
+    for (const ScParameter& parameter : ScParameters()) {
+      const std::string value = parameter.get(op, parameter);
+      if (!IsHardware(parameter) || value == parameter.get(plain, parameter)) continue;
+      Reject(name + '.' + std::string(parameter.name), value,
+             parameter.get(plain, parameter) + " with attention = " + std::string(AttentionName(config)));
+    }
   }
   if (op.arith != ScArith::kSc) return;  // no streams: scopes of their own
   if (IsAttentionProduct(id)) {
@@ -101,6 +112,45 @@ void Validate(const ScModelConfig& config) {
       checked = &op;
     }
   }
+}
+
+namespace {
+
+// Calls `visit` with every operator that runs, of all layers and of those with settings of their own.
+template <typename Visit>
+void ForOperators(const ScModelConfig& config, const Visit& visit) {
+  const auto all = [&](const ScOperatorConfigs& operators) {
+    for (int i = 0; i < kNumScOperators; ++i) {
+      const ScOperatorId id = OperatorAt(i);
+      if (id == ScOperatorId::kLmHead && !config.sc_lm_head) continue;
+      if (IsAttentionProduct(id) && config.attention == AttentionMode::kExact) continue;
+      visit(id, operators[static_cast<size_t>(i)]);
+    }
+  };
+  all(config.operators);
+  for (const auto& [layer, operators] : config.layers) all(operators);
+}
+
+}  // namespace
+
+bool DrawsFaultsByRow(const ScModelConfig& config) {
+  bool draws = false;
+  ForOperators(config, [&](ScOperatorId, const ScConfig& op) { draws |= DrawsFaultsByRow(op); });
+  return draws;
+}
+
+std::string WhyNotDealt(const ScModelConfig& config) {
+  std::string why;
+  ForOperators(config, [&](ScOperatorId id, const ScConfig& op) {
+    if (!why.empty()) return;
+    const bool is_attention = IsAttentionProduct(id);
+    if (DrawsFaultsByRow(op) || (is_attention && HasFaults(op))) {
+      why = "faults of " + std::string(ScOperatorName(id));
+    } else if (is_attention && !HasPlainSums(op)) {
+      why = "an accumulator of " + std::string(ScOperatorName(id)) + " that is no plain sum";
+    }
+  });
+  return why;
 }
 
 bool DependsOnCall(const ScModelConfig& config) {

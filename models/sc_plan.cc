@@ -134,6 +134,10 @@ ScPlan::ScPlan(const ScModelConfig& sc, const DecoderConfig& config) : sc_(sc), 
     for (int layer = 0; layer < layers && !found; ++layer) {
       for (int i = 0; i < kNumScOperators && !found; ++i) {
         const auto id = static_cast<ScOperatorId>(i);
+        const auto size = static_cast<int64_t>(scales.size());
+        if (id == ScOperatorId::kQk && name == std::to_string(layer) + ".qk") {
+          found = size == config.head_dim || size == config.num_key_value_heads * config.head_dim;
+        }
         if (IsAttention(id) || id == ScOperatorId::kLmHead) continue;
         found = name == std::to_string(layer) + '.' + std::string(ScOperatorName(id)) &&
                 static_cast<int64_t>(scales.size()) == InFeatures(id);
@@ -141,7 +145,7 @@ ScPlan::ScPlan(const ScModelConfig& sc, const DecoderConfig& config) : sc_(sc), 
     }
     if (!found) {
       throw InvalidInput(sc.files.smooth->name + ": layers." + name + " of " + std::to_string(scales.size()) +
-                         " factors: the model has no linear of that name and size");
+                         " factors: the model has no linear, and no qk, of that name and size");
     }
   }
 }
@@ -172,6 +176,7 @@ void ScPlan::CheckLengths(const ScLengthRule& rule, const ScConfig& op, const st
   const ScConfig resolved = Resolve(one);
   const int limit = resolved.stoc_len;
   std::vector<int> lengths = rule.Lengths();
+  if (op.adder != ScAdder::kCounter) throw InvalidInput(where + ": mixed lengths take adder = counter");
   constexpr size_t kMaxLengths = 32;
   if (lengths.size() > kMaxLengths) {
     throw InvalidInput(where + ": " + std::to_string(lengths.size()) + " lengths: allowed are 32");
@@ -308,8 +313,12 @@ ScExtrasPtr ScPlan::Extras(int layer, ScOperatorId id, const ScConfig& op) const
     extras->lengths = Rule(layer, id, op, InFeatures(id) - static_cast<int64_t>(extras->protected_channels.size()));
     if (extras->lengths != nullptr) extras->by_length = MakeScOperators(op, extras->lengths->Lengths());
   }
+  // Who draws faults is told of its place; other hardware is all in the operator, but takes the same kernels.
+  const bool ideal = IsAttention(id) || (!HasFaults(op) && HasPlainSums(op));
+  extras->site.layer = layer < 0 ? config_.num_hidden_layers : layer;
+  extras->site.op = static_cast<int>(id);
   const bool none = extras->lengths == nullptr && extras->protected_op == nullptr && extras->smooth.empty();
-  return none ? nullptr : extras;
+  return none && ideal ? nullptr : extras;
 }
 
 ScConfig ScPlan::Config(int layer, ScOperatorId id) const {
@@ -338,6 +347,18 @@ KvCacheSpec::Products ScPlan::Attention(int layer) {
   using enum ScOperatorId;
   return {MakeScOperator(Config(layer, kQk)), MakeScOperator(Config(layer, kAv)),
           Extras(layer, kQk, sc_.at(layer, kQk)), Extras(layer, kAv, sc_.at(layer, kAv))};
+}
+
+std::vector<float> ScPlan::QkSmooth(int layer) const {
+  if (sc_.files.smooth == nullptr || sc_.attention == AttentionMode::kExact) return {};
+  const auto found = sc_.files.smooth->scales.find(std::to_string(layer) + ".qk");
+  if (found == sc_.files.smooth->scales.end()) return {};
+  std::vector<float> factors = found->second;
+  const auto size = static_cast<size_t>(config_.num_key_value_heads * config_.head_dim);
+  while (factors.size() < size) {  // one head's, for all
+    factors.push_back(factors[factors.size() - static_cast<size_t>(config_.head_dim)]);
+  }
+  return factors;
 }
 
 bool ScPlan::has_attention_layers() const {

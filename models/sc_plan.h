@@ -32,6 +32,8 @@ class ScPlan {
   LinearSpec Linear(int layer, ScOperatorId id);
   // The products of attention in a layer. Requires: attention in SC.
   KvCacheSpec::Products Attention(int layer);
+  // What rebalances q and k of a layer after RoPE, [kv_heads][head_dim]; empty: nothing, or attention is not in SC.
+  std::vector<float> QkSmooth(int layer) const;
   // Whether a layer's attention is not as every other's.
   bool has_attention_layers() const;
   // The configuration of an operator with its longest stream.

@@ -62,6 +62,8 @@ struct GenerateRequest {
   bool hash_logits = false;
   // Keys and values of the prompt are shared with requests of the same salt alone. Bits are the same with any.
   std::string cache_salt;
+  // Which faults it meets (Sequence::set_number). Keys and values are shared between equal numbers alone.
+  uint32_t sequence_number = 0;
 };
 
 }  // namespace stoch

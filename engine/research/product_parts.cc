@@ -9,6 +9,7 @@
 #include "kernels/base/check.h"
 #include "kernels/math/elementary.h"
 #include "kernels/math/reduce.h"
+#include "kernels/sc/sc_parameters.h"
 
 namespace stoch {
 namespace {
@@ -40,6 +41,7 @@ HostMatrix Transposed(const HostMatrix& x) {
 // The exact product of unipolar codes, which need a zero point: no integer arithmetic has that.
 ScOperatorPtr AsymmetricProduct(const ScOperator& op) {
   auto result = std::make_shared<ScOperator>(op);
+  result->config = WithIdealHardware(op.config);
   const int side = op.q_max + 1;
   result->levels = side;
   result->masks = 1;
@@ -62,7 +64,7 @@ ScOperatorPtr QuantizedOperator(const ScOperator& op) {
   if (op.code == ScCode::kAsymmetric) return AsymmetricProduct(op);
   int bits = 2;
   while ((1 << (bits - 1)) - 1 < op.q_max) ++bits;
-  ScConfig config = op.config;
+  ScConfig config = WithIdealHardware(op.config);
   config.gate = ScGate::kEnabled;
   config.table.clear();
   config.multiplier = {};

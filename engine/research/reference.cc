@@ -5,9 +5,11 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <memory>
 
 #include "kernels/base/check.h"
 #include "kernels/math/quantize.h"
+#include "kernels/sc/hardware/words.h"
 
 namespace stoch {
 namespace {
@@ -36,6 +38,42 @@ Scope Quantize(const ScOperator& op, const float* x, int64_t n) {
   return scope;
 }
 
+// Rows of codes with the faults of one side; row i is drawn as row first + i.
+class CodeFaults {
+ public:
+  CodeFaults(const ScOperator& op, double rate, FaultKind kind, const ScSite& site, uint64_t first)
+      : faults_(op, rate), seed_(op.config.fault_seed), kind_(kind), site_(site), first_(first) {}
+  // Columns of the scope count from first_column.
+  void Apply(int64_t row, int64_t first_column, Scope* scope) const {
+    if (!faults_.any()) return;
+    const uint64_t key = FaultKey(seed_, kind_, site_, first_ + static_cast<uint64_t>(row));
+    scope->sum = 0;
+    for (size_t i = 0; i < scope->q.size(); ++i) {
+      scope->q[i] = faults_.Read(scope->q[i], key, static_cast<uint64_t>(first_column) + i);
+      scope->sum += scope->q[i];
+    }
+  }
+
+ private:
+  ScWordFaults faults_;
+  uint64_t seed_;
+  FaultKind kind_;
+  ScSite site_;
+  uint64_t first_;
+};
+
+// Operators that read one input share its faults: those of q_proj, and of gate_proj.
+ScSite ActivationSite(ScSite site) {
+  if (site.op <= 2) site.op = 0;
+  if (site.op == 5) site.op = 4;
+  if (site.op == 0 || site.op == 4) site.unit = 0;
+  return site;
+}
+
+void KeepCodes(const Scope& scope, int64_t row, int64_t cols, int64_t begin, std::vector<int32_t>* codes) {
+  std::copy(scope.q.begin(), scope.q.end(), codes->begin() + row * cols + begin);
+}
+
 // Positions of a chunk of p v.
 int64_t PerTokenChunk(const ScConfig& config, int64_t positions) {
   constexpr int64_t kIntChunk = 128;
@@ -56,9 +94,17 @@ class Operators {
     return *op;
   }
 
+  // Of sums of up to most_dims dimensions, the same at every call.
+  const ScAccumulator& Accumulator(int length, int64_t most_dims) {
+    std::unique_ptr<ScAccumulator>& accumulator = accumulators_[length];
+    if (accumulator == nullptr) accumulator = std::make_unique<ScAccumulator>(At(length), most_dims);
+    return *accumulator;
+  }
+
  private:
   ScConfig config_;
   std::map<int, ScOperatorPtr> operators_;
+  std::map<int, std::unique_ptr<ScAccumulator>> accumulators_;
 };
 
 }  // namespace
@@ -84,32 +130,44 @@ HostMatrix Smoothed(const HostMatrix& x, std::span<const float> smooth, bool is_
 }
 
 ReferenceProduct MultiplyReference(const HostMatrix& a, const HostMatrix& b, const ScConfig& config,
-                                   std::span<const int> lengths) {
+                                   std::span<const int> lengths, const ScSite& site, const ScSite* cached) {
   Operators operators(config);
   const ScOperator& own = operators.At(0);
+  const CodeFaults activations(own, own.config.fault_activation, FaultKind::kActivation, ActivationSite(site),
+                               site.first_row);
+  const CodeFaults weights(own, own.config.fault_weight, FaultKind::kWeight, cached == nullptr ? site : *cached,
+                           cached == nullptr ? static_cast<uint64_t>(site.first_output) : cached->first_row);
   const int64_t size = own.config.chunk_d > 0 ? std::min(own.config.chunk_d, a.cols) : a.cols;
   ReferenceProduct product;
   product.chunks = (a.cols + size - 1) / size;
   product.acc.assign(static_cast<size_t>(a.rows * product.chunks * b.rows), 0);
   product.y = {a.rows, b.rows, std::vector<float>(static_cast<size_t>(a.rows * b.rows), 0.0f)};
+  product.codes_a.resize(static_cast<size_t>(a.rows * a.cols));
+  product.codes_b.resize(static_cast<size_t>(b.rows * b.cols));
   const int64_t per_row = lengths.empty() ? 0 : static_cast<int64_t>(lengths.size()) / a.rows;
   STOCH_CHECK(per_row <= 1 || per_row == product.chunks);
   for (int64_t c = 0; c < product.chunks; ++c) {
     const int64_t begin = c * size;
     const int64_t dims = std::min(size, a.cols - begin);
     std::vector<Scope> right;
-    for (int64_t m = 0; m < b.rows; ++m) right.push_back(Quantize(own, b.row(m) + begin, dims));
+    for (int64_t m = 0; m < b.rows; ++m) {
+      right.push_back(Quantize(own, b.row(m) + begin, dims));
+      weights.Apply(m, begin, &right.back());
+      KeepCodes(right.back(), m, b.cols, begin, &product.codes_b);
+    }
     for (int64_t n = 0; n < a.rows; ++n) {
+      Scope left = Quantize(own, a.row(n) + begin, dims);
+      activations.Apply(n, begin, &left);
+      KeepCodes(left, n, a.cols, begin, &product.codes_a);
       const int length = per_row == 0 ? -1 : lengths[static_cast<size_t>(n * per_row + (per_row > 1 ? c : 0))];
       if (length == 0) continue;
       const ScOperator& op = operators.At(std::max(length, 0));
-      const Scope left = Quantize(own, a.row(n) + begin, dims);
+      const ScAccumulator& accumulator = operators.Accumulator(std::max(length, 0), size);
+      const ScAccumulator::Row keys = accumulator.KeysOf(site, site.first_row + static_cast<uint64_t>(n));
       for (int64_t m = 0; m < b.rows; ++m) {
         const Scope& other = right[static_cast<size_t>(m)];
-        int32_t acc = 0;
-        for (int64_t d = 0; d < dims; ++d) {
-          acc += SignedCount(op, d, left.q[static_cast<size_t>(d)], other.q[static_cast<size_t>(d)]);
-        }
+        const ScLevelRange range{left.q.data(), other.q.data(), 0, 0, dims};
+        const int32_t acc = AccumulateLevels(op, accumulator, range, keys, FaultColumn(c, site.first_output + m));
         product.acc[static_cast<size_t>((n * product.chunks + c) * b.rows + m)] = acc;
         float& y = product.y.row(n)[m];
         if (op.code == ScCode::kAsymmetric) {
@@ -178,16 +236,22 @@ HostMatrix PerTokenQuantized(const HostMatrix& p, const HostMatrix& v, const ScC
 }
 
 ReferenceProduct PerTokenReference(const HostMatrix& p, const HostMatrix& v, const ScConfig& config,
-                                   std::span<const int> lengths, int64_t start_position) {
+                                   std::span<const int> lengths, int64_t start_position, const ScSite& site,
+                                   const ScSite& cached) {
   Operators operators(config);
   const ScOperator& own = operators.At(0);
+  const CodeFaults activations(own, own.config.fault_activation, FaultKind::kActivation, site, site.first_row);
+  const CodeFaults weights(own, own.config.fault_weight, FaultKind::kWeight, cached, cached.first_row);
   const int64_t size = PerTokenChunk(config, p.cols);
   ReferenceProduct product;
   product.chunks = (p.cols + size - 1) / size;
   product.acc.assign(static_cast<size_t>(p.rows * product.chunks * v.cols), 0);
   product.y = {p.rows, v.cols, std::vector<float>(static_cast<size_t>(p.rows * v.cols), 0.0f)};
   std::vector<Scope> values;
-  for (int64_t t = 0; t < v.rows; ++t) values.push_back(Quantize(own, v.row(t), v.cols));
+  for (int64_t t = 0; t < v.rows; ++t) {
+    values.push_back(Quantize(own, v.row(t), v.cols));
+    weights.Apply(t, 0, &values.back());
+  }
   for (int64_t n = 0; n < p.rows; ++n) {
     const int64_t visible = std::min(start_position + n + 1, p.cols);
     std::vector<float> weighted;
@@ -195,16 +259,21 @@ ReferenceProduct PerTokenReference(const HostMatrix& p, const HostMatrix& v, con
     const int length = lengths.empty() ? -1 : lengths[static_cast<size_t>(n)];
     if (length == 0) continue;
     const ScOperator& op = operators.At(std::max(length, 0));
+    const ScAccumulator& accumulator = operators.Accumulator(std::max(length, 0), p.cols);
+    const ScAccumulator::Row keys = accumulator.KeysOf(site, site.first_row + static_cast<uint64_t>(visible - 1));
+    std::vector<int> left_levels(static_cast<size_t>(visible)), right_levels(static_cast<size_t>(visible));
     for (int64_t c = 0; c * size < visible; ++c) {
       const int64_t begin = c * size;
       const int64_t dims = std::min(size, visible - begin);
-      const Scope left = Quantize(own, weighted.data() + begin, dims);
+      Scope left = Quantize(own, weighted.data() + begin, dims);
+      activations.Apply(visible - 1, begin, &left);
+      std::copy(left.q.begin(), left.q.end(), left_levels.begin() + begin);
       for (int64_t d = 0; d < v.cols; ++d) {
-        int32_t acc = 0;
-        for (int64_t t = 0; t < dims; ++t) {
-          acc += SignedCount(op, begin + t, left.q[static_cast<size_t>(t)],
-                             values[static_cast<size_t>(begin + t)].q[static_cast<size_t>(d)]);
+        for (int64_t t = begin; t < begin + dims; ++t) {
+          right_levels[static_cast<size_t>(t)] = values[static_cast<size_t>(t)].q[static_cast<size_t>(d)];
         }
+        const ScLevelRange range{left_levels.data(), right_levels.data(), begin, begin, dims};
+        const int32_t acc = AccumulateLevels(op, accumulator, range, keys, FaultColumn(c, d));
         product.acc[static_cast<size_t>((n * product.chunks + c) * v.cols + d)] = acc;
         float& y = product.y.row(n)[d];
         y = y + (static_cast<float>(acc) * op.gain) * left.scale;

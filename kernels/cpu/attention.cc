@@ -36,11 +36,24 @@ void AppendValues(Context& context, const AttentionWork& work) {
   }
 }
 
+// q / s and k * s of one row, s of each KV head.
+void SmoothHeads(const AttentionWork& work, float* q, float* k) {
+  const auto* smooth = work.call.qk_smooth.ptr<const float>();
+  for (int64_t head = 0; head < work.num_heads; ++head) {
+    const float* s = smooth + head / work.group() * work.head_dim;
+    for (int64_t d = 0; d < work.head_dim; ++d) q[head * work.head_dim + d] = q[head * work.head_dim + d] / s[d];
+  }
+  for (int64_t i = 0; i < work.num_kv_heads * work.head_dim; ++i) k[i] = k[i] * smooth[i];
+}
+
 }  // namespace
 
 void RotateAll(Context& context, const AttentionWork& work, const Stripe& stripe) {
   const AttentionCall& call = work.call;
-  std::atomic<bool> finite{true};
+  const bool smooths = call.qk_smooth.data != nullptr;
+  const bool keeps_q = smooths && work.qk().rule() != nullptr;
+  context.raw_q.resize(static_cast<size_t>(keeps_q ? call.q.dim(0) * call.q.dim(1) : 0));
+  std::atomic<bool> finite{true}, is_smooth{true};
   for (const PassLayout::Sequence& sequence : work.sequences) {
     context.pool.ParallelFor(sequence.num_rows, [&](int64_t i, int) {
       const int64_t row = sequence.first_row + i;
@@ -55,7 +68,16 @@ void RotateAll(Context& context, const AttentionWork& work, const Stripe& stripe
           std::max({context.simd.max_abs_bits(q, call.q.dim(1)), context.simd.max_abs_bits(k, call.k.dim(1)),
                     context.simd.max_abs_bits(v, call.v.dim(1))});
       if (!IsFinite(BitsToFloat(bits))) finite.store(false, std::memory_order_relaxed);
+      if (!smooths) return;
+      if (keeps_q) std::copy_n(q, call.q.dim(1), context.raw_q.data() + row * call.q.dim(1));
+      SmoothHeads(work, q, k);
+      const uint32_t smoothed =
+          std::max(context.simd.max_abs_bits(q, call.q.dim(1)), context.simd.max_abs_bits(k, call.k.dim(1)));
+      if (!IsFinite(BitsToFloat(smoothed))) is_smooth.store(false, std::memory_order_relaxed);
     });
+  }
+  if (finite.load() && !is_smooth.load()) {
+    context.finite.Report(work.cache.device(), {call.site.layer, "qk"}, "q / s or k * s");
   }
   if (!finite.load()) context.finite.Report(work.cache.device(), call.site, "q, k or v");
 }
@@ -134,15 +156,16 @@ void Attention(Context& context, const AttentionCall& call) {
 
   if (call.norm != nullptr) NormHeads(context, *call.norm);
   const KvCacheSpec& spec = cache.spec();
-  const AttentionWork work{call,
-                           cache,
-                           layout.sequences,
-                           call.num_heads,
-                           spec.num_kv_heads,
-                           spec.head_dim,
-                           spec.page_tokens,
-                           ScoreScale(spec)};
+  AttentionWork work{call,
+                     cache,
+                     layout.sequences,
+                     call.num_heads,
+                     spec.num_kv_heads,
+                     spec.head_dim,
+                     spec.page_tokens,
+                     ScoreScale(spec)};
   RotateAll(context, work);
+  if (!context.raw_q.empty()) work.raw_q = context.raw_q.data();
   if (context.observer != nullptr) context.observer->OnAttention(call, layout);
   Append(context, work);
   switch (spec.mode) {

@@ -13,6 +13,10 @@
 
 namespace stoch::cpu {
 
+// Numbers of the operators of attention (ScSite).
+inline constexpr int kQkOperator = 8;
+inline constexpr int kAvOperator = 9;
+
 // Gives the positions before `first` scores that no softmax sees (AttentionCall::window).
 void HideScores(float* scores, int64_t first);
 
@@ -25,10 +29,19 @@ struct AttentionWork {
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
   int64_t page_tokens = 0;
-  float scale = 0;  // 1 / sqrt(head_dim)
+  float scale = 0;               // 1 / sqrt(head_dim)
+  const float* raw_q = nullptr;  // q as it was before AttentionCall::qk_smooth, where lengths go by it
 
   const AttentionProduct& qk() const { return cache.qk(call.cache_layer); }
   const AttentionProduct& av() const { return cache.av(call.cache_layer); }
+
+  // Where in the model the products of a head are. Requires: `head` counts from the call's first query or KV head.
+  ScSite SiteOf(int op, int64_t head) const { return {.layer = call.site.layer, .op = op, .unit = head}; }
+  ScSite QuerySite(int op, int64_t head) const { return SiteOf(op, call.first_head + head); }
+  ScSite KeySite(int op, int64_t kv_head) const { return SiteOf(op, call.first_head / group() + kv_head); }
+  const float* metric_q(int64_t row, int64_t head) const {
+    return raw_q == nullptr ? q(row, head) : raw_q + (row * num_heads + head) * head_dim;
+  }
 
   int64_t group() const { return num_heads / num_kv_heads; }  // query heads of a KV head
   // The first position that the row at `position` sees, and where the page of that begins.

@@ -72,6 +72,8 @@ class PerToken {
         q_slots_(work, work.qk(), "qk"),
         p_slots_(work, work.av(), "av"),
         group_(work.group()),
+        qk_hardware_(work.qk().hardware.get()),
+        av_hardware_(work.av().hardware.get()),
         int_av_(IntBits(work.av().op().config.arith) > 0) {}
 
   // Lengths of all queries.
@@ -105,6 +107,20 @@ class PerToken {
   void Sort(const AttentionSlots& slots, const AttentionTile& tile, int64_t first, int64_t count, Scratch* s) const;
   ScChunks PositionChunks(int64_t positions) const { return Chunks(positions, int_av_ ? kIntChunk : positions); }
 
+  uint64_t FaultRowOf(const AttentionTile& tile, int64_t n) const {
+    return FaultRow(tile.sequence->number, Visible(tile, n) - 1);
+  }
+  // Codes [first, count) of one operand of query row n as they are read.
+  void ReadRowCodes(const ScLookup& lookup, const ScHardware* hardware, int op, const AttentionTile& tile, int64_t n,
+                    uint8_t* codes, int64_t count, int64_t first = 0) const {
+    if (hardware == nullptr || !hardware->a.any()) return;
+    const ScSite site = work_.QuerySite(op, Head(tile, n));
+    const uint64_t key = FaultKey(hardware->seed(), FaultKind::kActivation, site, FaultRowOf(tile, n));
+    ReadCodes(*lookup.op, hardware->a, key, {}, static_cast<uint64_t>(first), codes + first, count - first, nullptr);
+  }
+  // Output where accumulators are more than sums of counts, channel by channel.
+  void OutputFromCodes(const AttentionTile& tile, int64_t n, const TileState& state) const;
+
   int64_t Visible(const AttentionTile& tile, int64_t n) const { return tile.first_position + n / group_ + 1; }
   int64_t Head(const AttentionTile& tile, int64_t n) const { return tile.kv_head * group_ + n % group_; }
 
@@ -114,6 +130,8 @@ class PerToken {
   const ScLookup& av_;
   AttentionSlots q_slots_, p_slots_;
   int64_t group_;
+  const ScHardware* qk_hardware_;  // null: ideal
+  const ScHardware* av_hardware_;
   bool int_av_;
 };
 
@@ -142,6 +160,7 @@ void PerToken::QuantizeQueries(const AttentionTile& tile, TileState* state) cons
   state->scores.resize(static_cast<size_t>(lefts(tile) * tile.window()));
   for (int64_t n = 0; n < lefts(tile); ++n) {
     quantize(work_.q(tile.first_row + n / group_, Head(tile, n)), state->q.row(n));
+    ReadRowCodes(qk_, qk_hardware_, kQkOperator, tile, n, state->q.row(n).codes, work_.head_dim);
     state->q.Derive(qk_, n);
   }
 }
@@ -173,11 +192,21 @@ void PerToken::Score(const AttentionTile& tile, int64_t begin, int64_t end, Tile
           }
           continue;
         }
-        context_.simd.sc_block(run.lookup->table(), s->left.data() + run.begin, run.end - run.begin, 0, work_.head_dim,
-                               codes, block_bytes, 1, s->acc.data());
+        const bool accumulates = work_.qk().accumulates();
+        if (!accumulates || qk_hardware_->sums_counts()) {
+          context_.simd.sc_block(run.lookup->table(), s->left.data() + run.begin, run.end - run.begin, 0,
+                                 work_.head_dim, codes, block_bytes, 1, s->acc.data());
+        }
         for (int64_t i = run.begin; i < run.end; ++i) {
           const int64_t n = s->order[static_cast<size_t>(i)];
-          const int32_t* acc = s->acc.data() + (i - run.begin) * kBlockRows;
+          int32_t* acc = s->acc.data() + (i - run.begin) * kBlockRows;
+          if (accumulates) {
+            const ScSite site = work_.QuerySite(kQkOperator, Head(tile, n));
+            const ScBlockSums block{qk_hardware_, qk_hardware_->accumulator.KeysOf(site, FaultRowOf(tile, n)),
+                                    FaultColumn(0, t), std::min<int64_t>(kBlockRows, page_end - t)};
+            AccumulateBlock(context_.simd, *run.lookup, block, s->left[static_cast<size_t>(i)], work_.head_dim, codes,
+                            acc);
+          }
           float* scores = state->scores.data() + n * tile.window() + t;
           const float q_scale = state->q.scale(n, 0);
           for (int64_t j = 0; j < std::min<int64_t>(kBlockRows, page_end - t); ++j) {
@@ -207,6 +236,8 @@ bool PerToken::Probabilities(const AttentionTile& tile, int64_t n, TileState* st
   const RowQuantizer quantize(context_, av_, PositionChunks(visible));
   const ScQuantizer::Row row = state->p.row(n);
   const bool finite = quantize(s->weighted.data(), row);
+  const int64_t first = work_.FirstSeen(visible - 1);
+  ReadRowCodes(av_, av_hardware_, kAvOperator, tile, n, row.codes, visible, first);
   std::fill(row.codes + visible, row.codes + tile.window(), uint8_t{0});
   state->p.Derive(av_, n);
   return finite;
@@ -214,6 +245,7 @@ bool PerToken::Probabilities(const AttentionTile& tile, int64_t n, TileState* st
 
 void PerToken::AddValues(const AttentionTile& tile, int64_t begin, int64_t end, const TileState& state, Scratch* s,
                          int32_t* sums) const {
+  if (work_.av().accumulates()) return;  // OutputFromCodes
   s->left.resize(static_cast<size_t>(group_));
   s->acc.resize(static_cast<size_t>(group_ * kBlockRows));
   for (int64_t page = begin; page < end; page += work_.page_tokens) {
@@ -247,7 +279,39 @@ void PerToken::AddValues(const AttentionTile& tile, int64_t begin, int64_t end, 
   }
 }
 
+void PerToken::OutputFromCodes(const AttentionTile& tile, int64_t n, const TileState& state) const {
+  float* out = work_.out(tile.first_row + n / group_, Head(tile, n));
+  std::fill_n(out, work_.head_dim, 0.0f);
+  const ScLookup* lookup = p_slots_.lookup(tile.first_row + n / group_, Head(tile, n));
+  if (lookup == nullptr) return;
+  const ScOperator& op = *lookup->op;
+  const int64_t visible = Visible(tile, n);
+  const int64_t first = work_.FirstSeen(visible - 1);
+  const ScAccumulator::Row keys =
+      av_hardware_->accumulator.KeysOf(work_.QuerySite(kAvOperator, Head(tile, n)), FaultRowOf(tile, n));
+  std::vector<int> p(static_cast<size_t>(visible)), v(static_cast<size_t>(visible));
+  const uint8_t* codes = state.p.Left(n, 0).codes;
+  for (int64_t t = first; t < visible; ++t) p[static_cast<size_t>(t)] = LevelOfCode(op, codes[t]);
+  const ScChunks chunks = PositionChunks(visible);
+  for (int64_t d = 0; d < work_.head_dim; ++d) {
+    for (int64_t t = first; t < visible; ++t) {
+      const uint8_t* page = work_.cache.v_codes(work_.slab(*tile.sequence, t, tile.kv_head));
+      const int64_t at = (d / kBlockRows * work_.page_tokens + t % work_.page_tokens) * kBlockRows + d % kBlockRows;
+      v[static_cast<size_t>(t)] = LevelOfCode(op, page[at]);
+    }
+    for (int64_t c = 0; c < chunks.count; ++c) {
+      const int64_t begin = std::max(chunks.begin(c), first);
+      const int64_t dims = chunks.begin(c) + chunks.dims(c) - begin;
+      if (dims <= 0) continue;
+      const ScLevelRange range{p.data(), v.data(), chunks.begin(c), begin, dims};
+      const int32_t acc = AccumulateLevels(op, av_hardware_->accumulator, range, keys, FaultColumn(c, d));
+      out[d] = out[d] + (static_cast<float>(acc) * op.gain) * state.p.scale(n, c);
+    }
+  }
+}
+
 void PerToken::Output(const AttentionTile& tile, int64_t n, const TileState& state, const int32_t* sums) const {
+  if (work_.av().accumulates()) return OutputFromCodes(tile, n, state);
   float* out = work_.out(tile.first_row + n / group_, Head(tile, n));
   if (int_av_) {
     const int64_t chunks = PositionChunks(Visible(tile, n)).count;
@@ -327,6 +391,15 @@ bool AttendShared(Context& context, PerToken& steps, const AttentionWork& work, 
   return finite.load();
 }
 
+// Codes of k or v of one token and KV head with the faults of stored codes, which they keep.
+void ReadCached(const AttentionWork& work, const AttentionProduct& product, int op, int64_t kv_head, uint64_t row,
+                std::vector<uint8_t>* codes) {
+  const ScHardware* hardware = product.hardware.get();
+  if (hardware == nullptr || !hardware->b.any()) return;
+  const uint64_t key = FaultKey(hardware->seed(), FaultKind::kWeight, work.KeySite(op, kv_head), row);
+  ReadCodes(product.op(), hardware->b, key, {}, 0, codes->data(), static_cast<int64_t>(codes->size()), nullptr);
+}
+
 }  // namespace
 
 void AppendPerToken(Context& context, const AttentionWork& work) {
@@ -344,11 +417,13 @@ void AppendPerToken(Context& context, const AttentionWork& work) {
         const int64_t col = h * work.head_dim;
         quantize_k(work.call.k.ptr<const float>() + row * work.call.k.step(0) + col, codes.data(),
                    work.cache.k_scales(slab) + at);
+        ReadCached(work, work.qk(), kQkOperator, h, FaultRow(sequence.number, position), &codes);
         uint8_t* k = work.cache.k_codes(slab) + at / kBlockRows * work.head_dim * kBlockRows + at % kBlockRows;
         for (int64_t d = 0; d < work.head_dim; ++d) k[d * kBlockRows] = codes[static_cast<size_t>(d)];
 
         quantize_v(work.call.v.ptr<const float>() + row * work.call.v.step(0) + col, codes.data(),
                    work.cache.v_scales(slab) + at);
+        ReadCached(work, work.av(), kAvOperator, h, FaultRow(sequence.number, position), &codes);
         for (int64_t d = 0; d < work.head_dim; ++d) {
           work.cache.v_codes(slab)[(d / kBlockRows * work.page_tokens + at) * kBlockRows + d % kBlockRows] =
               codes[static_cast<size_t>(d)];

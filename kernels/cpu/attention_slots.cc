@@ -33,7 +33,8 @@ void AttentionSlots::Observe(int64_t row, int64_t head, const float* x, int64_t 
 void AttentionSlots::ObserveQueries() {
   if (!mixed()) return;
   for (int64_t row = 0; row < work_.call.q.dim(0); ++row) {
-    for (int64_t head = 0; head < work_.num_heads; ++head) Observe(row, head, work_.q(row, head), work_.head_dim);
+    for (int64_t head = 0; head < work_.num_heads; ++head)
+      Observe(row, head, work_.metric_q(row, head), work_.head_dim);
   }
   if (!alone()) Dispatch();
 }

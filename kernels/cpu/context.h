@@ -54,6 +54,7 @@ struct Context {
 
   // Scratch of the op that runs, kept between ops so that a decode step allocates nothing large.
   std::vector<float> prologue;
+  std::vector<float> raw_q;  // AttentionWork::raw_q
   ScRows rows;
 };
 

@@ -97,10 +97,15 @@ void ExpertLinear(Context& context, const ExpertLinearCall& call) {
   for (const TensorView& out : call.outs) widest = std::max(widest, out.dim(1));
   const auto slots = SlotsByExpert(call, call.weights.front()->count());
   std::vector<float> x, y;
+  std::vector<uint64_t> fault_rows;
   for (size_t e = 0; e < slots.size(); ++e) {
     const auto count = static_cast<int64_t>(slots[e].size());
     if (count == 0) continue;
     x.resize(static_cast<size_t>(count * cols));
+    fault_rows.clear();
+    for (int64_t i = 0; i < count && !call.fault_rows.empty(); ++i) {
+      fault_rows.push_back(call.fault_rows[static_cast<size_t>(slots[e][static_cast<size_t>(i)] / call.chosen.dim(1))]);
+    }
     for (int64_t i = 0; i < count; ++i) {
       const float* row = f.data() + slots[e][static_cast<size_t>(i)] / per_row * cols;
       memcpy(x.data() + i * cols, row, static_cast<size_t>(cols) * sizeof(float));
@@ -111,6 +116,7 @@ void ExpertLinear(Context& context, const ExpertLinearCall& call) {
       y.resize(static_cast<size_t>(count * widest));
       LinearCall linear;
       linear.site = call.site;
+      linear.fault_rows = fault_rows;
       linear.x = MakeView(x.data(), DType::kF32, call.x.device, count, cols);
       linear.weights = {&weight};
       linear.outs = {MakeView(y.data(), DType::kF32, call.x.device, count, rows)};

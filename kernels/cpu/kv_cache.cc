@@ -32,18 +32,20 @@ void CpuKvCache::Check(const KvCacheSpec& spec) {
 
 namespace {
 
-AttentionProduct MakeProduct(ScLookups& lookups, const ScOperatorPtr& op, const ScExtrasPtr& extras) {
+// dims: of the longest sum.
+AttentionProduct MakeProduct(ScLookups& lookups, const ScOperatorPtr& op, const ScExtrasPtr& extras, int64_t dims) {
   AttentionProduct product;
   product.extras = extras;
   product.lookup = lookups.Get(op);
   if (extras == nullptr || extras->by_length.empty()) {
     product.by_slot = {product.lookup};
-    return product;
+  } else {
+    for (const ScOperatorPtr& one : extras->by_length) {
+      product.by_slot.push_back(one == nullptr ? nullptr : lookups.Get(one));
+      if (one != nullptr && product.by_slot.size() == 1) product.lookup = product.by_slot[0];  // the longest
+    }
   }
-  for (const ScOperatorPtr& one : extras->by_length) {
-    product.by_slot.push_back(one == nullptr ? nullptr : lookups.Get(one));
-    if (one != nullptr && product.by_slot.size() == 1) product.lookup = product.by_slot[0];  // the longest
-  }
+  product.hardware = MakeScHardware(product.op(), dims);
   return product;
 }
 
@@ -54,8 +56,8 @@ CpuKvCache::CpuKvCache(Device device, const KvCacheSpec& spec, ScLookups* lookup
     std::vector<KvCacheSpec::Products> layers = spec.layers;
     if (layers.empty()) layers.push_back({spec.qk, spec.av, nullptr, nullptr});
     for (const KvCacheSpec::Products& layer : layers) {
-      qk_.push_back(MakeProduct(*lookups, layer.qk, layer.qk_extras));
-      av_.push_back(MakeProduct(*lookups, layer.av, layer.av_extras));
+      qk_.push_back(MakeProduct(*lookups, layer.qk, layer.qk_extras, spec.head_dim));
+      av_.push_back(MakeProduct(*lookups, layer.av, layer.av_extras, spec.num_pages * spec.page_tokens));
     }
   }
   memory_ = MakeArray<uint8_t>(Bytes(spec));

@@ -7,6 +7,7 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/memory.h"
+#include "kernels/cpu/sc_hardware.h"
 #include "kernels/cpu/sc_lookup.h"
 #include "kernels/cpu/simd/simd.h"
 
@@ -17,8 +18,11 @@ struct AttentionProduct {
   ScLookupPtr lookup;                // what operands are quantized for
   std::vector<ScLookupPtr> by_slot;  // at each stream length; null: length 0
   ScExtrasPtr extras;                // null: one length, by_slot is `lookup`
+  ScHardwarePtr hardware;            // null: ideal
 
   const ScOperator& op() const { return *lookup->op; }
+  // Whether accumulators are more than sums of counts.
+  bool accumulates() const { return hardware != nullptr && !HasPlainSums(op().config); }
   const ScLengthRule* rule() const { return extras == nullptr ? nullptr : extras->lengths.get(); }
 };
 

@@ -76,8 +76,9 @@ void RunSc(Context& context, const LinearCall& call, const Rows& f, const ScLook
 void RunMixed(Context& context, const LinearCall& call, const Rows& f, size_t i) {
   const CpuLinear& weight = WeightAt(call, i);
   const TensorView& out = call.outs[i];
-  if (!MixedProduct(context, {f.data, f.stride, f.rows, f.cols}, *weight.spec().sc, *weight.spec().extras, weight.mixed,
-                    {}, call.site, {out.ptr<float>(), out.step(0), 1, call.add_to_out})) {
+  if (!MixedProduct(context, {f.data, f.stride, f.rows, f.cols, call.fault_rows}, *weight.spec().sc,
+                    *weight.spec().extras, weight.mixed, {}, call.site,
+                    {out.ptr<float>(), out.step(0), 1, call.add_to_out})) {
     context.finite.Report(weight.device(), call.site, "the input");
   }
 }

@@ -37,7 +37,10 @@ int64_t PackPart(Context& context, const ScOperator& op, const ScExtras& extras,
                  int64_t count, int64_t total_rows, int64_t cols, MixedPart* part) {
   if (part->empty()) return -1;
   const auto part_cols = static_cast<int64_t>(part->channels.size());
-  CheckAccumulator(op, op.config.chunk_d > 0 ? std::min(op.config.chunk_d, part_cols) : part_cols, extras.op);
+  const int64_t depth = op.config.chunk_d > 0 ? std::min(op.config.chunk_d, part_cols) : part_cols;
+  CheckAccumulator(op, depth, extras.op);
+  part->hardware = MakeScHardware(op, depth);
+  part->first_output = extras.site.first_output + first;
   const RowGather gather(*part, extras, true);
   const RowReader part_reader = [&](int64_t row, float* scratch) -> const float* {
     std::vector<float> whole(static_cast<size_t>(cols));
@@ -46,7 +49,15 @@ int64_t PackPart(Context& context, const ScOperator& op, const ScExtras& extras,
   };
   const ScQuantizer quantizer(context.pool, context.simd, op, ScChunks(op, part_cols),
                               ScopesOf(op, ScOperand::kB, 1, total_rows), total_rows, part_reader);
-  return PackBlocks(context.pool, op, quantizer, first, count, part_reader, &part->blocks);
+  CodeFilter faults;
+  if (part->hardware != nullptr && part->hardware->b.any()) {
+    faults = [&](int64_t row, uint8_t* codes, int32_t* sum) {
+      const uint64_t key = FaultKey(part->hardware->seed(), FaultKind::kWeight, extras.site,
+                                    static_cast<uint64_t>(extras.site.first_output + row));
+      ReadCodes(op, part->hardware->b, key, part->channels, 0, codes, part_cols, sum);
+    };
+  }
+  return PackBlocks(context.pool, op, quantizer, first, count, part_reader, &part->blocks, faults);
 }
 
 void CheckExtras(const ScExtras& extras, int64_t cols) {
@@ -125,9 +136,19 @@ Dispatch DispatchRows(Context& context, const MixedInput& input, const ScExtras&
   return result;
 }
 
+// Operators that read one buffer of activations share its faults: those of q_proj, and of gate_proj.
+ScSite SiteOfActivations(const ScSite& site) {
+  constexpr int kQProj = 0, kVProj = 2, kGateProj = 4, kUpProj = 5;
+  ScSite shared = site;
+  if (site.op <= kVProj) shared.op = kQProj;
+  if (site.op == kUpProj) shared.op = kGateProj;
+  if (site.op <= kVProj || site.op == kGateProj || site.op == kUpProj) shared.unit = 0;
+  return shared;
+}
+
 // Quantizes the channels of a part and multiplies them.
 bool RunPart(Context& context, const MixedInput& input, const ScExtras& extras, const MixedPart& part,
-             std::span<const uint8_t> slots, int64_t slots_per_row, const ScTarget& target) {
+             std::span<const uint8_t> slots, int64_t slots_per_row, ScTarget target) {
   const ScLookup& lookup = FirstLookup(part);
   const ScOperator& op = *lookup.op;
   const auto cols = static_cast<int64_t>(part.channels.size());
@@ -141,12 +162,22 @@ bool RunPart(Context& context, const MixedInput& input, const ScExtras& extras, 
   };
   const ScQuantizer quantizer(context.pool, context.simd, op, chunks, ScopesOf(op, ScOperand::kA, 1, input.rows),
                               input.rows, reader);
+  ScHardwareUse use{part.hardware.get(), extras.site, part.first_chunk, input.fault_rows};
+  use.site.first_output = part.first_output;
+  if (use.hardware != nullptr && !HasPlainSums(op.config)) target.use = &use;
+  const bool reads_faults = use.hardware != nullptr && use.hardware->a.any();
+  const ScSite activations = SiteOfActivations(extras.site);
   ScRows& rows = context.rows;
   rows.Resize(lookup, chunks, input.rows, chunks.size);
   std::atomic<bool> finite{true};
   context.pool.ParallelFor(input.rows, [&](int64_t i, int) {
     std::vector<float> scratch(static_cast<size_t>(as_is ? 0 : cols));
-    if (!quantizer.Quantize(i, reader(i, scratch.data()), rows.row(i))) finite.store(false, std::memory_order_relaxed);
+    const ScQuantizer::Row row = rows.row(i);
+    if (!quantizer.Quantize(i, reader(i, scratch.data()), row)) finite.store(false, std::memory_order_relaxed);
+    if (reads_faults) {
+      const uint64_t key = FaultKey(use.hardware->seed(), FaultKind::kActivation, activations, use.FaultRowOf(i));
+      ReadCodes(op, use.hardware->a, key, part.channels, 0, row.codes, cols, row.sum);
+    }
     rows.Derive(lookup, i);
   });
   ScProduct(context.pool, context.simd, {part.lookups, slots, slots_per_row}, rows, 0, input.rows, {&target, 1});
@@ -180,6 +211,7 @@ int64_t MakeMixedWeight(Context& context, const ScOperatorPtr& op, const ScExtra
   weight->protected_part.channels = extras.protected_channels;
   if (!extras.protected_channels.empty()) {
     weight->protected_part.lookups.push_back(context.lookups.Get(extras.protected_op));
+    weight->protected_part.first_chunk = kFirstProtectedChunk;
   }
   for (int32_t channel = 0; channel < cols; ++channel) {
     if (!std::binary_search(extras.protected_channels.begin(), extras.protected_channels.end(), channel)) {

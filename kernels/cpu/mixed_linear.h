@@ -16,6 +16,9 @@ struct MixedPart {
   std::vector<int32_t> channels;     // ascending
   std::vector<ScLookupPtr> lookups;  // by slot; null: length 0
   ScBlocks blocks;
+  ScHardwarePtr hardware;    // null: ideal
+  int64_t first_chunk = 0;   // what its chunk 0 counts as
+  int64_t first_output = 0;  // of the whole model's matrix, of the first row
 
   bool empty() const { return channels.empty(); }
 };
@@ -37,6 +40,7 @@ struct MixedInput {
   int64_t stride = 0;
   int64_t rows = 0;
   int64_t cols = 0;
+  std::span<const uint64_t> fault_rows = {};  // as of a LinearCall
   const float* row(int64_t i) const { return x + i * stride; }
 };
 

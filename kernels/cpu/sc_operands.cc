@@ -121,7 +121,7 @@ void TransposeBlock(const uint8_t* from, int64_t from_stride, int64_t dims, uint
 }
 
 int64_t PackBlocks(ThreadPool& pool, const ScOperator& op, const ScQuantizer& quantizer, int64_t first_row,
-                   int64_t rows, const RowReader& reader, ScBlocks* blocks) {
+                   int64_t rows, const RowReader& reader, ScBlocks* blocks, const CodeFilter& filter) {
   blocks->chunks = quantizer.chunks();
   blocks->rows = rows;
   const int64_t padded = blocks->num_blocks() * kBlockRows;
@@ -158,6 +158,7 @@ int64_t PackBlocks(ThreadPool& pool, const ScOperator& op, const ScQuantizer& qu
       if (!quantizer.Quantize(first_row + row, reader(first_row + row, scratch.x.data()), out)) {
         AtomicMin(first_bad, row);
       }
+      if (filter) filter(first_row + row, out.codes, out.sum);
       for (int64_t c = 0; c < chunks; ++c) {
         blocks->scales[static_cast<size_t>((b * chunks + c) * kBlockRows + r)] = scratch.scales[static_cast<size_t>(c)];
       }

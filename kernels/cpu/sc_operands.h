@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "kernels/cpu/memory.h"
@@ -66,10 +67,13 @@ struct ScBlocks {
   int64_t bytes() const;
 };
 
+// Changes the codes of a quantized row; sum: null, or the sum of its codes.
+using CodeFilter = std::function<void(int64_t row, uint8_t* codes, int32_t* sum)>;
+
 // Quantizes and packs rows [first_row, first_row + rows) of those that `quantizer` was made for. Returns the first row
 // whose scope holds NaN or infinity, or -1.
 int64_t PackBlocks(ThreadPool& pool, const ScOperator& op, const ScQuantizer& quantizer, int64_t first_row,
-                   int64_t rows, const RowReader& reader, ScBlocks* blocks);
+                   int64_t rows, const RowReader& reader, ScBlocks* blocks, const CodeFilter& filter = {});
 
 // The same for all of `rows` rows.
 int64_t PackBlocks(ThreadPool& pool, const Simd& simd, const ScOperator& op, const ScScopes& scopes, int64_t rows,

@@ -64,6 +64,20 @@ void Sort(const ScStreams& streams, const ScItem& item, int64_t chunk, Order* or
   }
 }
 
+// Hands the sums of one row to the hardware, block by block.
+void AccumulateRow(const Simd& simd, const ScLookup& lookup, const ScItem& item, const ScLeft& left, int64_t row,
+                   int64_t chunk, int64_t dims, const uint8_t* codes, int32_t* acc) {
+  const ScHardwareUse& use = *item.target->use;
+  const ScBlocks& b = *item.target->b;
+  ScBlockSums sums{use.hardware, use.hardware->accumulator.KeysOf(use.site, use.FaultRowOf(row)), 0, 0};
+  for (int64_t i = 0; i < item.num_blocks; ++i) {
+    const int64_t first = (item.first_block + i) * kBlockRows;
+    sums.first_column = FaultColumn(use.first_chunk + chunk, use.site.first_output + first);
+    sums.outputs = std::min<int64_t>(kBlockRows, b.rows - first);
+    AccumulateBlock(simd, lookup, sums, left, dims, codes + i * b.block_bytes(), acc + i * kBlockRows);
+  }
+}
+
 void RunItem(const Simd& simd, const ScStreams& streams, const ScRows& a, const ScItem& item, Scratch* scratch) {
   const ScBlocks& b = *item.target->b;
   const ScChunks& chunks = a.chunks();
@@ -88,10 +102,16 @@ void RunItem(const Simd& simd, const ScStreams& streams, const ScRows& a, const 
           left[t] = a.Left(item.first_row + order.rows[t0 + t], chunks.begin(c));
           if (run.lookup->wide_row.empty()) left[t].num_wide = 0;
         }
-        simd.sc_block(run.lookup->table(), left, tile, 0, chunks.dims(c), codes, b.block_bytes(), item.num_blocks,
-                      scratch->acc);
+        if (item.target->use == nullptr || item.target->use->hardware->sums_counts()) {
+          simd.sc_block(run.lookup->table(), left, tile, 0, chunks.dims(c), codes, b.block_bytes(), item.num_blocks,
+                        scratch->acc);
+        }
         for (int64_t t = 0; t < tile; ++t) {
           const int64_t row = item.first_row + order.rows[t0 + t];
+          if (item.target->use != nullptr) {
+            AccumulateRow(simd, *run.lookup, item, left[t], row, c, chunks.dims(c), codes,
+                          scratch->acc + t * item.num_blocks * kBlockRows);
+          }
           for (int64_t i = 0; i < item.num_blocks; ++i) {
             const int32_t* acc = scratch->acc + (t * item.num_blocks + i) * kBlockRows;
             float* y = scratch->y + (order.rows[t0 + t] * item.num_blocks + i) * kBlockRows;
@@ -131,7 +151,8 @@ void ScProduct(ThreadPool& pool, const Simd& simd, const ScLookupPtr& lookup, co
 
 void ScProduct(ThreadPool& pool, const Simd& simd, const ScStreams& streams, const ScRows& a, int64_t first_row,
                int64_t num_rows, std::span<const ScTarget> targets) {
-  if (const int64_t rows = PanelRows(simd, streams, num_rows); rows > 0) {
+  const bool ideal = std::all_of(targets.begin(), targets.end(), [](const ScTarget& t) { return t.use == nullptr; });
+  if (const int64_t rows = ideal ? PanelRows(simd, streams, num_rows) : 0; rows > 0) {
     ScPanelProduct(pool, simd, streams, a, first_row, rows, targets);
     first_row += rows;
     num_rows -= rows;

@@ -5,9 +5,22 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/cpu/sc_hardware.h"
 #include "kernels/cpu/sc_operands.h"
 
 namespace stoch::cpu {
+
+// Hardware that is not ideal, and where in a model it is.
+struct ScHardwareUse {
+  const ScHardware* hardware = nullptr;
+  ScSite site;                                // of accumulators
+  int64_t first_chunk = 0;                    // what chunk 0 counts as
+  std::span<const uint64_t> fault_rows = {};  // of rows of a; empty: site.first_row + row
+
+  uint64_t FaultRowOf(int64_t row) const {
+    return fault_rows.empty() ? site.first_row + static_cast<uint64_t>(row) : fault_rows[static_cast<size_t>(row)];
+  }
+};
 
 // Where a @ b^T goes: out[n * row_step + m * col_step], set or added to. Steps in elements.
 struct ScTarget {
@@ -16,6 +29,7 @@ struct ScTarget {
   int64_t row_step = 0;
   int64_t col_step = 1;
   bool add = false;
+  const ScHardwareUse* use = nullptr;  // null: ideal
 };
 
 // What one thread multiplies at a time: rows of a with blocks of a target's b.

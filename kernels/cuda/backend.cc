@@ -264,7 +264,17 @@ void CudaBackend::LogProbs(const LogitRows& logits, LogitQueryBuffer& buffer, co
   LaunchLogProbs(ctx, logits, queries, range);
 }
 
+namespace {
+
+void RequireKernel(const ScConfig& config) {
+  const std::string missing = WhyNoGpuKernel(config);
+  if (!missing.empty()) throw InvalidInput("sc_matmul: " + missing + " runs on the CPU only: give --device cpu");
+}
+
+}  // namespace
+
 void CudaBackend::ScMatmul(const TensorView& a, const TensorView& b, const ScOperator& op, const TensorView& out) {
+  RequireKernel(op.config);
   DeviceContext& ctx = At(out.device).context;
   DeviceGuard guard(out.device);
   LaunchScMatmul(ctx, a, b, op, out);
@@ -272,6 +282,7 @@ void CudaBackend::ScMatmul(const TensorView& a, const TensorView& b, const ScOpe
 
 void CudaBackend::ScMixedMatmul(const TensorView& a, const TensorView& b, const ScOperatorPtr& op,
                                 const ScExtras& extras, std::span<const int> lengths, const TensorView& out) {
+  RequireKernel(op->config);
   DeviceContext& ctx = At(out.device).context;
   DeviceGuard guard(out.device);
   LaunchScMixedMatmul(ctx, a, b, op, extras, lengths, out);

@@ -117,9 +117,92 @@ void CheckScopes(const ScConfig& config) {
   }
 }
 
-// What an arithmetic without streams leaves of a configuration: quantizer and scopes.
+void CheckAdder(const ScConfig& config) {
+  if (config.adder == ScAdder::kCounter) {
+    if (config.adder_group != 0) Reject(config, "adder_group", "0 with adder = counter");
+    return;
+  }
+  const std::string adder = "adder = " + TextOf(config, "adder");
+  if (config.arith != ScArith::kSc || !HasSource(config.gate))
+    Reject(config, "adder", "counter, unless streams multiply");
+  if (config.acc_group != 0) Reject(config, "acc_group", "0 with " + adder);
+  const bool is_or = config.adder == ScAdder::kOr;
+  if (is_or && config.gate == ScGate::kXnor) Reject(config, "adder", "counter, mux, apc with gate = xnor");
+  if (!is_or && config.mode == ScMode::kUnipolar) Reject(config, "adder", "counter, or with mode = unipolar");
+  const bool is_apc = config.adder == ScAdder::kApc;
+  const bool fits = config.adder_group >= (is_apc ? 2 : 1) && config.adder_group <= 256;
+  if (!fits || (is_apc && config.adder_group % 2 != 0)) {
+    Reject(config, "adder_group", (is_apc ? "an even number in 2..256 with " : "1..256 with ") + adder);
+  }
+}
+
+void CheckRegister(const ScConfig& config) {
+  if (config.acc_bits == 1) Reject(config, "acc_bits", "0 or 2..32");
+  CheckRange("acc_bits", config.acc_bits);
+  CheckRange("acc_group", config.acc_group);
+  if (config.acc_group > 0 && config.acc_bits == 0) Reject(config, "acc_group", "0 without acc_bits");
+  if (config.arith == ScArith::kFp && config.acc_bits > 0) Reject(config, "acc_bits", "0 with arith = fp");
+  if (config.fault_acc > 0 && config.acc_bits == 0) {
+    Reject(config, "fault_acc", "0 without acc_bits: the width of the register is a choice of the hardware");
+  }
+  if (config.fault_acc > 0 && config.fault_acc_bit >= config.acc_bits) {
+    Reject(config, "fault_acc", "a bit below acc_bits = " + std::to_string(config.acc_bits));
+  }
+}
+
+// Whether the bits of a product are known from its counts.
+bool CountsBits(const ScConfig& config) {
+  const CountTable* table = config.count_table.get();
+  if (table == nullptr) return true;
+  if (config.mode != ScMode::kUnipolar && table->levels == 1 << config.sc_prec) return false;
+  return std::all_of(table->entries.begin(), table->entries.end(),
+                     [&](int32_t entry) { return entry >= 0 && entry <= config.stoc_len; });
+}
+
+void CheckFaults(const ScConfig& config) {
+  if (config.arith == ScArith::kFp && HasFaults(config)) {
+    for (const std::string_view name : {"fault_product", "fault_weight", "fault_activation", "fault_acc"}) {
+      if (TextOf(config, name) != "0") Reject(config, name, "0 with arith = fp");
+    }
+  }
+  if (config.fault_product == 0) return;
+  if (config.arith != ScArith::kSc) Reject(config, "fault_product", "0 with arith = " + TextOf(config, "arith"));
+  if (config.gate == ScGate::kTable)
+    Reject(config, "fault_product", "0 with gate = table, whose products have no bits");
+  if (config.adder != ScAdder::kCounter) {
+    Reject(config, "fault_product", "0 with adder = " + TextOf(config, "adder"));
+  }
+  if (config.acc_group > 0) Reject(config, "fault_product", "0 with acc_group = " + TextOf(config, "acc_group"));
+  if (!CountsBits(config)) {
+    Reject(config, "fault_product",
+           "0 with gate = counts, unless its levels are magnitudes or unipolar and all counts "
+           "are in 0..stoc_len");
+  }
+}
+
+void CheckHardware(const ScConfig& config) {
+  CheckAdder(config);
+  CheckRegister(config);
+  CheckFaults(config);
+}
+
+void CopyHardware(const ScConfig& from, ScConfig* to) {
+  to->acc_bits = from.acc_bits;
+  to->acc_group = from.acc_group;
+  to->adder = from.adder;
+  to->adder_group = from.adder_group;
+  to->fault_product = from.fault_product;
+  to->fault_weight = from.fault_weight;
+  to->fault_activation = from.fault_activation;
+  to->fault_acc = from.fault_acc;
+  to->fault_acc_bit = from.fault_acc_bit;
+  to->fault_seed = from.fault_seed;
+}
+
+// What an arithmetic without streams leaves of a configuration: quantizer, scopes and the accumulator.
 ScConfig WithoutStreams(const ScConfig& config) {
   ScConfig result;
+  CopyHardware(config, &result);
   result.stoc_len = 1;
   result.rng_levels = 1;
   result.scramble = ScScramble::kOff;
@@ -186,6 +269,7 @@ ScConfig ResolveCounts(const ScConfig& config) {
 }  // namespace
 
 ScConfig Resolve(const ScConfig& config) {
+  CheckHardware(config);
   if (IntBits(config.arith) > 0) return ResolveInteger(config);
   if (config.gate == ScGate::kTable) return ResolveTable(config);
   if (config.gate == ScGate::kCounts) return ResolveCounts(config);

@@ -32,6 +32,10 @@ constexpr int IntBits(ScArith arith) {
 // of the product's mask (a free-running register seen by successive dimensions), instead of xor scrambling.
 enum class ScRestart : uint8_t { kProduct, kMask };
 
+// How the products of a chunk are summed: by a binary counter of every bit, or gates that merge the bits of adder_group
+// dimensions before it (docs/sc_arithmetic.md).
+enum class ScAdder : uint8_t { kCounter, kOr, kMux, kApc };
+
 // Gates whose streams a number source makes.
 constexpr bool HasSource(ScGate gate) { return gate != ScGate::kTable && gate != ScGate::kCounts; }
 // Gates of two streams that run freely: they multiply only streams that are not correlated.
@@ -83,6 +87,18 @@ struct ScConfig {
   std::vector<int> source_list_a;  // kList: at least stoc_len values in 0..2^p-1
   std::vector<int> source_list_b;
   ScArith arith = ScArith::kSc;
+  // The accumulator: bits of its register (0: as many as it takes), dimensions after which it is clamped (0: the chunk).
+  int acc_bits = 0;
+  int acc_group = 0;
+  ScAdder adder = ScAdder::kCounter;
+  int adder_group = 0;
+  // Rates of bits that flip: of every product gate, of stored codes of either side, of the register (or one bit of it).
+  double fault_product = 0;
+  double fault_weight = 0;
+  double fault_activation = 0;
+  double fault_acc = 0;
+  int fault_acc_bit = -1;
+  uint64_t fault_seed = 1;
   std::string table;  // gate=table: its file until that is read, then the first 16 digits of the sha256 of `multiplier`
   ScTableCode table_code = ScTableCode::kFile;
   ScTableOrder table_order = ScTableOrder::kFile;
@@ -92,6 +108,17 @@ struct ScConfig {
 
   friend bool operator==(const ScConfig&, const ScConfig&) = default;
 };
+
+// Whether a product's faults depend on the row of activations, and not on the weight alone.
+constexpr bool DrawsFaultsByRow(const ScConfig& config) {
+  return config.fault_product > 0 || config.fault_activation > 0 || config.fault_acc > 0;
+}
+constexpr bool HasFaults(const ScConfig& config) { return DrawsFaultsByRow(config) || config.fault_weight > 0; }
+// Whether an accumulator is the sum of its counts.
+constexpr bool HasPlainSums(const ScConfig& config) {
+  return config.acc_bits == 0 && config.adder == ScAdder::kCounter && config.fault_product == 0 &&
+         config.fault_acc == 0;
+}
 
 // The configuration with every 0 replaced by its default, all rules checked.
 // Errors: InvalidInput naming parameter, value and what is allowed.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/sc/sc_operator.h"
+#include "kernels/sc/sc_site.h"
 
 namespace stoch {
 
@@ -64,6 +65,7 @@ struct ScExtras {
   std::vector<int32_t> protected_channels;  // ascending: a product of their own, at protected_op
   ScOperatorPtr protected_op;
   std::vector<float> smooth;  // [in_features]: x / s and w * s before quantization
+  ScSite site;                // what its faults are drawn by
 
   // The index in by_length of a length that can occur.
   int Slot(int length) const;

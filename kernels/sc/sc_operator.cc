@@ -208,6 +208,8 @@ std::shared_ptr<ScOperator> Build(const ScConfig& config) {
   op->levels = op->code == ScCode::kSignMagnitude ? 1 << (config.sc_prec - 1) : 1 << config.sc_prec;
   op->masks = DistinctMasks(config);
   op->gain = static_cast<float>(op->q_max * op->q_max) / static_cast<float>(config.stoc_len);
+  // Hardware selects one of the inputs in each cycle, so each counts for all.
+  if (config.adder == ScAdder::kMux) op->gain = op->gain * static_cast<float>(config.adder_group);
   op->has_streams = !xnor;
   op->stream_words = (config.stoc_len + 63) / 64;
   const size_t rows = static_cast<size_t>(op->masks) * static_cast<size_t>(op->levels);

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "kernels/base/error.h"
+#include "kernels/sc/parameter_rows.h"
 
 namespace stoch {
 namespace {
 
-using enum ScParameterKind;
 using enum ScParameterUse;
 
 template <typename E>
@@ -72,183 +72,31 @@ constexpr std::array kSources = {
     Choice("random", ScSource::kRandom, "pseudo-random numbers of source_seed"),
     Choice("list", ScSource::kList, "your own: source_list_a and source_list_b"),
 };
+constexpr std::array kAdders = {
+    Choice("counter", ScAdder::kCounter, "every bit of every product is counted"),
+    Choice("or", ScAdder::kOr, "one OR gate for the bits of adder_group dimensions, one more for negative products"),
+    Choice("mux", ScAdder::kMux, "in each cycle the bit of one of adder_group dimensions, counted adder_group times"),
+    Choice("apc", ScAdder::kApc, "an approximate parallel counter: pairs meet in AND and OR gates in turn, worth 2"),
+};
 constexpr std::array kRestarts = {
     Choice("product", ScRestart::kProduct, "at its start state in every product"),
     Choice("mask", ScRestart::kMask, "as many steps further as d mod scramble_masks; needs scramble=off"),
 };
 
-std::string Quoted(std::string_view text) { return '\'' + std::string(text) + '\''; }
-
-template <typename T>
-T ParseNumber(std::string_view name, std::string_view text) {
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) {
-    RejectScParameter(name, Quoted(text), "a whole number");
-  }
-  return value;
-}
-
-template <auto kMember>
-void SetInteger(ScConfig& config, const ScParameter& parameter, std::string_view text) {
-  using T = std::remove_reference_t<decltype(config.*kMember)>;
-  const T value = ParseNumber<T>(parameter.name, text);
-  // 0 means "follows from the others" in ScConfig, which text says by leaving the parameter out.
-  if (parameter.default_follows &&
-      (static_cast<int64_t>(value) < parameter.low || static_cast<int64_t>(value) > parameter.high)) {
-    RejectScParameter(parameter.name, std::to_string(value),
-                      std::to_string(parameter.low) + ".." + std::to_string(parameter.high));
-  }
-  config.*kMember = value;
-}
-template <auto kMember>
-std::string GetInteger(const ScConfig& config, const ScParameter&) {
-  return std::to_string(config.*kMember);
-}
-
-template <auto kMember>
-void SetFlag(ScConfig& config, const ScParameter& parameter, std::string_view text) {
-  const bool on = text == "1" || text == "true" || text == "on";
-  if (!on && text != "0" && text != "false" && text != "off") {
-    RejectScParameter(parameter.name, Quoted(text), "0 or 1");
-  }
-  config.*kMember = on;
-}
-template <auto kMember>
-std::string GetFlag(const ScConfig& config, const ScParameter&) {
-  return config.*kMember ? "1" : "0";
-}
-
-// The enum behind a member of ScConfig.
-template <typename T>
-struct EnumOf {
-  using Type = T;
-};
-template <>
-struct EnumOf<ScSourceChoice> {
-  using Type = ScSource;
-};
-template <auto kMember>
-using EnumOfMember = typename EnumOf<std::remove_reference_t<decltype(std::declval<ScConfig&>().*kMember)>>::Type;
-
-template <auto kMember>
-void SetChoice(ScConfig& config, const ScParameter& parameter, std::string_view text) {
-  std::string allowed;
-  for (const ScChoice& choice : parameter.choices) {
-    if (choice.name == text) {
-      config.*kMember = static_cast<EnumOfMember<kMember>>(choice.value);
-      return;
-    }
-    allowed += (allowed.empty() ? "" : ", ") + std::string(choice.name);
-  }
-  RejectScParameter(parameter.name, Quoted(text), allowed);
-}
-template <auto kMember>
-std::string GetChoice(const ScConfig& config, const ScParameter& parameter) {
-  for (const ScChoice& choice : parameter.choices) {
-    if (choice.value == static_cast<int>(static_cast<EnumOfMember<kMember>>(config.*kMember)))
-      return std::string(choice.name);
-  }
-  return "?";
-}
+using namespace parameters;  // NOLINT(google-build-using-namespace)
 
 void SetGate(ScConfig& config, const ScParameter& parameter, std::string_view text) {
   SetChoice<&ScConfig::gate>(config, parameter, text);
   config.source.Follow(config.gate);
 }
 
-// Commas separate parameters on the command line, so a list is written 0:5:3.
-template <auto kMember>
-void SetList(ScConfig& config, const ScParameter& parameter, std::string_view text) {
-  std::vector<int> values;
-  while (!text.empty()) {
-    const size_t colon = text.find(':');
-    values.push_back(ParseNumber<int>(parameter.name, text.substr(0, colon)));
-    text = colon == std::string_view::npos ? std::string_view() : text.substr(colon + 1);
-  }
-  config.*kMember = std::move(values);
-}
-template <auto kMember>
-std::string GetList(const ScConfig& config, const ScParameter&) {
-  std::string joined;
-  for (const int value : config.*kMember) joined += (joined.empty() ? "" : ":") + std::to_string(value);
-  return joined;
-}
-
-// Nothing: the parameter follows from others.
-template <auto kMember>
-void SetOptional(ScConfig& config, const ScParameter& parameter, std::string_view text) {
-  using T = typename std::remove_reference_t<decltype(config.*kMember)>::value_type;
-  if (text.empty()) {
-    (config.*kMember).reset();
-  } else {
-    config.*kMember = ParseNumber<T>(parameter.name, text);
-  }
-}
-template <auto kMember>
-std::string GetOptional(const ScConfig& config, const ScParameter&) {
-  return config.*kMember ? std::to_string(*(config.*kMember)) : "";
-}
-
-template <auto kMember>
-void SetText(ScConfig& config, const ScParameter&, std::string_view text) {
-  config.*kMember = std::string(text);
-}
-template <auto kMember>
-std::string GetText(const ScConfig& config, const ScParameter&) {
-  return config.*kMember;
-}
-
-template <auto kMember>
-constexpr ScParameter Text(ScParameter parameter) {
-  parameter.kind = kText;
-  parameter.set = SetText<kMember>;
-  parameter.get = GetText<kMember>;
-  return parameter;
-}
-template <auto kMember>
-constexpr ScParameter Integer(ScParameter parameter) {
-  parameter.kind = kInteger;
-  parameter.set = SetInteger<kMember>;
-  parameter.get = GetInteger<kMember>;
-  return parameter;
-}
-template <auto kMember>
-constexpr ScParameter Flag(ScParameter parameter) {
-  parameter.kind = kFlag;
-  parameter.set = SetFlag<kMember>;
-  parameter.get = GetFlag<kMember>;
-  return parameter;
-}
-template <auto kMember>
-constexpr ScParameter OneOf(std::span<const ScChoice> choices, ScParameter parameter) {
-  parameter.kind = kChoice;
-  parameter.choices = choices;
-  parameter.set = SetChoice<kMember>;
-  parameter.get = GetChoice<kMember>;
-  return parameter;
-}
-template <auto kMember>
-constexpr ScParameter Optional(ScParameter parameter) {
-  parameter.kind = kInteger;
-  parameter.set = SetOptional<kMember>;
-  parameter.get = GetOptional<kMember>;
-  return parameter;
-}
 constexpr ScParameter Gate(ScParameter parameter) {
   parameter = OneOf<&ScConfig::gate>(kGates, parameter);
   parameter.set = SetGate;
   return parameter;
 }
-template <auto kMember>
-constexpr ScParameter List(ScParameter parameter) {
-  parameter.kind = kList;
-  parameter.set = SetList<kMember>;
-  parameter.get = GetList<kMember>;
-  return parameter;
-}
-
 constexpr std::string_view kFullLength = "2^sc_prec, or 2^(sc_prec-1) with halve";
+constexpr std::string_view kRates = "0 or 1e-12..1";
 constexpr std::string_view kFullRange = "1..2^sc_prec, or 1..2^(sc_prec-1) with halve";
 
 constexpr std::array kParameters = {
@@ -351,6 +199,48 @@ constexpr std::array kParameters = {
     Text<&ScConfig::table>({.name = "table",
                             .range = "a file, with gate=table",
                             .help = "The 65536 products of your own 8-bit multiplier: .h, .bin, .txt or .npy."}),
+    Integer<&ScConfig::acc_bits>(
+        {.name = "acc_bits",
+         .low = 0,
+         .high = 32,
+         .range = "0 or 2..32",
+         .help =
+             "Bits of the accumulator's register, two's complement: a sum beyond it stays at its end. 0: as many as "
+             "the sum takes."}),
+    Integer<&ScConfig::acc_group>({.name = "acc_group",
+                                   .low = 0,
+                                   .high = 1 << 20,
+                                   .help = "Dimensions after which the register is clamped, counted in each chunk; 0: "
+                                           "once, at the end of the chunk. Needs acc_bits."}),
+    OneOf<&ScConfig::adder>(kAdders, {.name = "adder", .help = "What sums the bits of a chunk before a counter."}),
+    Integer<&ScConfig::adder_group>({.name = "adder_group",
+                                     .low = 0,
+                                     .high = 256,
+                                     .range = "1..256 with adder=or and adder=mux, even 2..256 with adder=apc",
+                                     .help = "Consecutive dimensions of a chunk that share a gate of the adder."}),
+    Rate<&ScConfig::fault_product>({.name = "fault_product",
+                                    .range = kRates,
+                                    .help = "The rate at which output bits of product gates flip. Streams only."}),
+    Rate<&ScConfig::fault_weight>(
+        {.name = "fault_weight",
+         .range = kRates,
+         .help = "The rate at which bits of stored codes of side b flip: weights, and the cached k and v of qk and "
+                 "av. Scales are kept."}),
+    Rate<&ScConfig::fault_activation>(
+        {.name = "fault_activation",
+         .range = kRates,
+         .help = "The rate at which bits of codes of side a flip, for each token. Operators with a common input read "
+                 "the same buffer."}),
+    RegisterRate(
+        {.name = "fault_acc",
+         .range = "RATE or RATE:BIT: 0 or 1e-12..1, and a bit below acc_bits",
+         .help = "The rate at which bits of the accumulator's register flip, or that one bit. Needs acc_bits."}),
+    Integer<&ScConfig::fault_seed>({.name = "fault_seed",
+                                    .low = 0,
+                                    .high = -1,
+                                    .range = "0..2^64-1",
+                                    .help = "Seed of all faults. They depend on the seed, layer, operator, token and "
+                                            "output, so they are the same on every device and in every batch."}),
     Text<&ScConfig::counts>(
         {.name = "counts",
          .range = "a file, with gate=counts",
@@ -375,6 +265,14 @@ const ScParameter& FindScParameter(std::string_view name) {
     known += (known.empty() ? "" : ", ") + std::string(parameter.name);
   }
   throw InvalidInput("unknown SC parameter '" + std::string(name) + "': known are " + known);
+}
+
+ScConfig WithIdealHardware(ScConfig config) {
+  const ScConfig defaults;
+  for (const ScParameter& parameter : kParameters) {
+    if (IsHardware(parameter)) parameter.set(config, parameter, parameter.get(defaults, parameter));
+  }
+  return config;
 }
 
 void SetScParameter(ScConfig& config, std::string_view name, std::string_view value) {

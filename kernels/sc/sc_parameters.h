@@ -54,6 +54,14 @@ std::span<const ScParameter> ScParameters();
 // The parameter of that name or alias. Errors: InvalidInput listing the known names.
 const ScParameter& FindScParameter(std::string_view name);
 
+// Whether it makes hardware differ from the ideal: of the accumulator, its adder, or faults.
+constexpr bool IsHardware(const ScParameter& parameter) {
+  return parameter.name.starts_with("fault_") || parameter.name.starts_with("acc_") ||
+         parameter.name.starts_with("adder");
+}
+// The configuration with ideal hardware.
+ScConfig WithIdealHardware(ScConfig config);
+
 // Errors: InvalidInput "SC parameter NAME = VALUE: allowed is ALLOWED", always.
 [[noreturn]] void RejectScParameter(std::string_view name, const std::string& value, const std::string& allowed);
 

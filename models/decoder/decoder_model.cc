@@ -56,6 +56,8 @@ void CheckDealt(const Backend& backend, Precision precision, const ScModelConfig
   const std::string why = precision == Precision::kSc     ? WhyPassesCouple(sc)
                           : precision == Precision::kFp16 ? "fp16 has no fixed order of sums"
                                                           : "";
+  const std::string missing = precision == Precision::kSc ? WhyNotDealt(sc) : "";
+  if (!missing.empty()) throw InvalidInput("--split sequence has no kernel for " + missing + ": give --split row");
   if (!why.empty()) throw InvalidInput("--split sequence needs rows that depend on themselves alone: " + why);
 }
 

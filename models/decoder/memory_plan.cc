@@ -299,6 +299,11 @@ class ShardPlanner {
     return bytes / config_.num_experts * config_.num_experts_per_tok;
   }
 
+  bool HasQkSmooth(int64_t layer) const {
+    return sc_.files.smooth != nullptr && sc_.attention != AttentionMode::kExact &&
+           sc_.files.smooth->scales.contains(std::to_string(layer) + ".qk");
+  }
+
   // Matrices, router, biases and norms of a layer; its KV cache is not in it.
   MemoryBytes BlockBytes(int64_t layer) {
     MemoryBytes block;
@@ -313,6 +318,8 @@ class ShardPlanner {
       if (!config_.HasBias(group)) continue;
       block.weights += BiasSize(config_, shard_, linears) * 4;
     }
+    if (precision_ == Precision::kSc && HasQkSmooth(layer))
+      block.weights += shard_.kv_heads.size() * config_.head_dim * 4;
     if (!config_.HasExperts(layer)) return block;
     const DeviceMatrix router = RouterMatrix(config_, layer);
     const int64_t bytes =

@@ -48,7 +48,7 @@ class Cutter {
     MicroBatch& piece = pieces_.back();
     const int32_t begin = sequence.first_row + done;
     piece.layout.sequences.push_back(
-        {static_cast<int32_t>(Size()), count, sequence.start_position + done, sequence.pages});
+        {static_cast<int32_t>(Size()), count, sequence.start_position + done, sequence.pages, sequence.number});
     piece.layout.ids.insert(piece.layout.ids.end(), pass_.ids.begin() + begin, pass_.ids.begin() + begin + count);
     const auto outputs = static_cast<int64_t>(pass_.output_rows.size());
     for (; next_output_ < outputs && pass_.output_rows[static_cast<size_t>(next_output_)] < begin + count;

@@ -93,7 +93,7 @@ int64_t MaxPieces(const PassShape& shape) { return shape.max_sequences + 64; }
 
 // The largest message of a piece, in words.
 size_t MaxPieceWords(const PassShape& shape) {
-  return static_cast<size_t>(6 + shape.max_sequences * (4 + PagesOf(shape.context)) + 2 * shape.max_rows);
+  return static_cast<size_t>(6 + shape.max_sequences * (5 + PagesOf(shape.context)) + 2 * shape.max_rows);
 }
 
 }  // namespace
@@ -106,7 +106,8 @@ std::vector<int32_t> PackPiece(const ModelStage::Piece& piece, const PassLayout&
     // Those that its positions are on: followers see no room that a sequence has left.
     const auto used = static_cast<size_t>(PagesOf(int64_t{sequence.start_position} + sequence.num_rows));
     STOCH_CHECK(used <= sequence.pages.size());
-    words.insert(words.end(), {sequence.first_row, sequence.num_rows, sequence.start_position, static_cast<int>(used)});
+    words.insert(words.end(), {sequence.first_row, sequence.num_rows, sequence.start_position,
+                               static_cast<int32_t>(sequence.number), static_cast<int32_t>(used)});
     words.insert(words.end(), sequence.pages.begin(), sequence.pages.begin() + static_cast<ptrdiff_t>(used));
   }
   words.insert(words.end(), layout.ids.begin(), layout.ids.end());
@@ -131,6 +132,7 @@ RankPiece UnpackPiece(std::vector<int32_t> words, const PassShape& shape, int64_
     sequence.first_row = reader.Next("first row of a sequence", rows, rows);
     sequence.num_rows = reader.Next("rows of a sequence", 1, piece.rows - rows);
     sequence.start_position = reader.Next("position of a sequence", 0, shape.context - sequence.num_rows);
+    sequence.number = static_cast<uint32_t>(reader.Next("number of a sequence", 0, kMaxSequenceNumber));
     const int64_t pages = PagesOf(int64_t{sequence.start_position} + sequence.num_rows);
     reader.Next("pages of a sequence", pages, pages);
     sequence.pages = reader.Next("page", pages, 0, NumPages(shape) - 1);

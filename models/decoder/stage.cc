@@ -36,6 +36,7 @@ DecoderStage::DecoderStage(Backend& backend, const DecoderConfig& config, const 
       weights_(weights),
       first_shard_(first_shard),
       role_(role),
+      draws_faults_(options.precision == Precision::kSc && DrawsFaultsByRow(options.sc)),
       rows_alone_(options.precision != Precision::kSc || IsChunkInvariant(options.sc)) {
   for (const DecoderShard& shard : shards) devices_.push_back(shard.device);
   STOCH_CHECK(workspaces.size() == shards.size());
@@ -67,7 +68,22 @@ DecoderStage::DecoderStage(Backend& backend, const DecoderConfig& config, const 
   }
 }
 
+void DecoderStage::KeepFaultRows(size_t lane, size_t index, const PassLayout& layout) {
+  fault_rows_.resize(std::max(fault_rows_.size(), lane + 1));
+  fault_rows_[lane].resize(index + 1);
+  FaultRows& rows = fault_rows_[lane][index];
+  rows = {};
+  if (!draws_faults_) return;
+  for (const PassLayout::Sequence& sequence : layout.sequences) {
+    for (int32_t i = 0; i < sequence.num_rows; ++i) {
+      rows.all.push_back(FaultRow(sequence.number, int64_t{sequence.start_position} + i));
+    }
+  }
+  for (const int32_t row : layout.output_rows) rows.outputs.push_back(rows.all[static_cast<size_t>(row)]);
+}
+
 void DecoderStage::Upload(size_t lane, size_t index, const PassLayout& layout) {
+  KeepFaultRows(lane, index, layout);
   const PassShape& shape = options_.shape;
   const int64_t pages_per_sequence = PagesOf(shape.context);
   for (Part& part : parts_) {
@@ -172,6 +188,13 @@ std::vector<TensorView> DecoderStage::HeadInput(size_t lane, int64_t first, int6
 
 void DecoderStage::RunHead(size_t lane, int64_t first, int64_t count, int64_t output_rows, bool only_largest) {
   STOCH_CHECK(role_.has_head);
+  std::vector<uint64_t> fault_rows;
+  if (draws_faults_) {
+    for (const FaultRows& piece : fault_rows_[lane]) {
+      fault_rows.insert(fault_rows.end(), piece.outputs.begin(), piece.outputs.end());
+    }
+    fault_rows = {fault_rows.begin() + first, fault_rows.begin() + first + count};
+  }
   AllGatherCall gather;
   gather.site = {-1, "lm_head"};
   gather.to = {Logits(lane, count)};
@@ -187,6 +210,7 @@ void DecoderStage::RunHead(size_t lane, int64_t first, int64_t count, int64_t ou
     AddNorm(weights_.head[i].final_norm, config_.rms_norm_eps, &project);
     project.weights = {weights_.head[i].lm_head.get()};
     project.outs = {gather.from.back()};
+    project.fault_rows = fault_rows;
     project.only_largest = only_largest;
     backend_.Linear(project);
   }

@@ -83,6 +83,7 @@ class DecoderStage final : public ModelStage {
     Pass& pass(const Piece& piece) const { return *passes[piece.lane][piece.index]; }
   };
 
+  void KeepFaultRows(size_t lane, size_t index, const PassLayout& layout);
   bool divided() const { return parts_.size() > 1; }
   TensorView Hidden(const Part& part, const Piece& piece) const;
   void CopyHidden(const HiddenTap& tap, int layers, const Piece& piece);
@@ -91,6 +92,7 @@ class DecoderStage final : public ModelStage {
   struct LayerRows {
     std::vector<TensorView> hidden;    // [rows, hidden_size]
     std::vector<TensorView> attended;  // [rows, num_attention_heads * head_dim], a device's own heads
+    std::span<const uint64_t> fault_rows;
   };
   void EndLayer(int cache_layer, const LayerRows& rows, bool is_followed);
   std::span<const DecoderLayerShard> ShardsOfLayer(int cache_layer) const;
@@ -99,9 +101,9 @@ class DecoderStage final : public ModelStage {
   void AddBias(const OpSite& site, const TensorView& x, const Buffer& bias);  // nothing where there is none
   // Of the heads that `attention` reads; head_dim 0: they have no norm.
   NormHeadsCall NormOf(int cache_layer, const DecoderLayerShard& weights, const AttentionCall& attention) const;
-  void ProjectGateUp(Part& part, const DecoderLayerShard& weights, int layer, const TensorView& hidden,
+  void ProjectGateUp(Part& part, const DecoderLayerShard& weights, int layer, const LayerRows& rows, size_t device,
                      const AllGatherCall* gather);
-  void ProjectDown(Part& part, const DecoderLayerShard& weights, int layer, const TensorView& hidden,
+  void ProjectDown(Part& part, const DecoderLayerShard& weights, int layer, const LayerRows& rows, size_t device,
                    const AllGatherCall* gather);
   // Exchanges of a divided stage; otherwise empty. Of columns that every device has of a matrix: `whole[i]` on device i,
   // whose own range times `scale` is there.
@@ -118,8 +120,8 @@ class DecoderStage final : public ModelStage {
     TensorView weights;  // F32 of the same shape
   };
   Routing RoutingOf(const Part& part, int64_t rows) const;
-  void ChooseExperts(Part& part, const DecoderLayerShard& weights, int layer, const TensorView& hidden);
-  void CombineExperts(Part& part, const DecoderLayerShard& weights, int layer, const TensorView& hidden);
+  void ChooseExperts(Part& part, const DecoderLayerShard& weights, int layer, const LayerRows& rows, size_t device);
+  void CombineExperts(Part& part, const DecoderLayerShard& weights, int layer, const LayerRows& rows, size_t device);
 
   Backend& backend_;
   const DecoderConfig& config_;
@@ -130,7 +132,17 @@ class DecoderStage final : public ModelStage {
   size_t first_shard_;
   Role role_;
   bool has_outputs_ = false;  // the last Run left output rows alone
-  bool rows_alone_;           // a row's result depends on that row, and on earlier ones of its sequence, alone
+  // FaultRow of the rows and of the output rows of every piece of a lane's pass, where the model draws faults by row.
+  struct FaultRows {
+    std::vector<uint64_t> all, outputs;
+  };
+  const FaultRows& FaultRowsOf(const Piece& piece) const {
+    return draws_faults_ ? fault_rows_[piece.lane][piece.index] : no_faults_;
+  }
+  const FaultRows no_faults_ = {};
+  std::vector<std::vector<FaultRows>> fault_rows_;  // [lane][piece]
+  bool draws_faults_;
+  bool rows_alone_;  // a row's result depends on that row, and on earlier ones of its sequence, alone
   std::vector<Part> parts_;
   int64_t kv_cache_bytes_ = 0;
 };

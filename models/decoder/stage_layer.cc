@@ -90,6 +90,7 @@ void DecoderStage::EndLayer(int cache_layer, const Piece& piece, bool is_followe
   LayerRows rows;
   for (const Part& part : parts_) rows.hidden.push_back(Hidden(part, piece));
   rows.attended = Attended(piece);
+  rows.fault_rows = FaultRowsOf(piece).all;
   EndLayer(cache_layer, rows, is_followed);
 }
 
@@ -98,6 +99,7 @@ void DecoderStage::EndOutputs(int cache_layer, const Piece& piece, const std::ve
   const int64_t q_cols = config_.num_attention_heads * config_.head_dim;
   LayerRows rows;
   rows.hidden = hidden;
+  rows.fault_rows = FaultRowsOf(piece).outputs;
   for (size_t i = 0; i < parts_.size(); ++i) {
     const Part& part = parts_[i];
     backend_.SelectRows(part.pass(piece), Hidden(part, piece), rows.hidden[i]);
@@ -126,6 +128,7 @@ void DecoderStage::EndLayer(int cache_layer, const LayerRows& rows, bool is_foll
     const TensorView out = Columns(rows.hidden[i], parts_[i].shard.hidden);
     LinearCall project = ProjectGroup(site, rows.attended[i], shards[i].group(BlockGroup::kO), out);
     project.add_to_out = true;
+    project.fault_rows = rows.fault_rows;
     project.gather = announced(residual, !sparse, shards[i].bias(BlockGroup::kO));
     backend_.Linear(project);
     AddBias(site, out, shards[i].bias(BlockGroup::kO));
@@ -135,9 +138,9 @@ void DecoderStage::EndLayer(int cache_layer, const LayerRows& rows, bool is_foll
   const AllGatherCall activation = GatherOfActivation(index, rows.hidden.front().dim(0));
   for (size_t i = 0; i < parts_.size(); ++i) {
     if (sparse) {
-      ChooseExperts(parts_[i], shards[i], index, rows.hidden[i]);
+      ChooseExperts(parts_[i], shards[i], index, rows, i);
     } else {
-      ProjectGateUp(parts_[i], shards[i], index, rows.hidden[i],
+      ProjectGateUp(parts_[i], shards[i], index, rows, i,
                     announced(activation, true, shards[i].bias(BlockGroup::kGateUp)));
     }
   }
@@ -146,9 +149,9 @@ void DecoderStage::EndLayer(int cache_layer, const LayerRows& rows, bool is_foll
       GatherOfColumns({index, GroupName(BlockGroup::kDown)}, rows.hidden, &DecoderShard::hidden, 1);
   for (size_t i = 0; i < parts_.size(); ++i) {
     if (sparse) {
-      CombineExperts(parts_[i], shards[i], index, rows.hidden[i]);
+      CombineExperts(parts_[i], shards[i], index, rows, i);
     } else {
-      ProjectDown(parts_[i], shards[i], index, rows.hidden[i],
+      ProjectDown(parts_[i], shards[i], index, rows, i,
                   announced(result, is_followed, shards[i].bias(BlockGroup::kDown)));
     }
   }
@@ -170,6 +173,7 @@ AttentionCall DecoderStage::Project(Part& part, const DecoderLayerShard& weights
   if (piece.rows > 0) {
     LinearCall project = ProjectGroup(site, Hidden(part, piece), weights.group(BlockGroup::kQkv), qkv);
     AddNorm(weights.vector(VectorId::kInputNorm), config_.rms_norm_eps, &project);
+    project.fault_rows = FaultRowsOf(piece).all;
     backend_.Linear(project);
     AddBias(site, qkv, weights.bias(BlockGroup::kQkv));
   }
@@ -187,6 +191,9 @@ AttentionCall DecoderStage::Project(Part& part, const DecoderLayerShard& weights
   attention.window = static_cast<int>(config_.WindowOf(index));
   attention.dilated = dilated_;
   attention.first_head = part.shard.heads.begin;
+  if (weights.qk_smooth.bytes() > 0) {
+    attention.qk_smooth = MatrixIn(weights.qk_smooth, part.shard.kv_heads.size(), config_.head_dim);
+  }
   attention.out =
       Columns(MatrixIn(part.workspace->attention, piece.rows, config_.num_attention_heads * config_.head_dim),
               part.shard.heads, config_.head_dim);
@@ -209,21 +216,24 @@ NormHeadsCall DecoderStage::NormOf(int cache_layer, const DecoderLayerShard& wei
   return norm;
 }
 
-void DecoderStage::ProjectGateUp(Part& part, const DecoderLayerShard& weights, int layer, const TensorView& hidden,
-                                 const AllGatherCall* gather) {
+void DecoderStage::ProjectGateUp(Part& part, const DecoderLayerShard& weights, int layer, const LayerRows& rows,
+                                 size_t device, const AllGatherCall* gather) {
   if (part.shard.intermediate.empty()) return;
+  const TensorView& hidden = rows.hidden[device];
   const OpSite site{layer, GroupName(BlockGroup::kGateUp)};
   const TensorView out = MatrixIn(part.workspace->gate_up, hidden.dim(0), 2 * part.shard.intermediate.size());
   LinearCall project = ProjectGroup(site, hidden, weights.group(BlockGroup::kGateUp), out);
   AddNorm(weights.vector(VectorId::kPostAttentionNorm), config_.rms_norm_eps, &project);
+  project.fault_rows = rows.fault_rows;
   project.gather = gather;
   backend_.Linear(project);
   AddBias(site, out, weights.bias(BlockGroup::kGateUp));
 }
 
-void DecoderStage::ProjectDown(Part& part, const DecoderLayerShard& weights, int layer, const TensorView& hidden,
-                               const AllGatherCall* gather) {
+void DecoderStage::ProjectDown(Part& part, const DecoderLayerShard& weights, int layer, const LayerRows& rows,
+                               size_t device, const AllGatherCall* gather) {
   if (part.shard.hidden.empty()) return;
+  const TensorView& hidden = rows.hidden[device];
   const int64_t cols = config_.intermediate_size;
   const TensorView out = Columns(hidden, part.shard.hidden);
   const OpSite site{layer, GroupName(BlockGroup::kDown)};
@@ -238,6 +248,7 @@ void DecoderStage::ProjectDown(Part& part, const DecoderLayerShard& weights, int
     project.x2 = Slice(gate_up, 1, cols, cols);
   }
   project.add_to_out = true;
+  project.fault_rows = rows.fault_rows;
   project.gather = gather;
   backend_.Linear(project);
   AddBias(site, out, weights.bias(BlockGroup::kDown));
@@ -251,7 +262,9 @@ DecoderStage::Routing DecoderStage::RoutingOf(const Part& part, int64_t rows) co
 }
 
 // Every device routes every row, so that none waits for another's choice.
-void DecoderStage::ChooseExperts(Part& part, const DecoderLayerShard& weights, int layer, const TensorView& hidden) {
+void DecoderStage::ChooseExperts(Part& part, const DecoderLayerShard& weights, int layer, const LayerRows& rows,
+                                 size_t device) {
+  const TensorView& hidden = rows.hidden[device];
   const Buffer& norm = weights.vector(VectorId::kPostAttentionNorm);
   const Routing routing = RoutingOf(part, hidden.dim(0));
   const OpSite site{layer, "router"};
@@ -269,27 +282,31 @@ void DecoderStage::ChooseExperts(Part& part, const DecoderLayerShard& weights, i
   ExpertLinearCall project = ProjectExperts({layer, GroupName(BlockGroup::kGateUp)}, hidden, routing.chosen,
                                             weights.expert_group(BlockGroup::kGateUp), out);
   AddNorm(norm, config_.rms_norm_eps, &project);
+  project.fault_rows = rows.fault_rows;
   backend_.ExpertLinear(project);
 }
 
-void DecoderStage::CombineExperts(Part& part, const DecoderLayerShard& weights, int layer, const TensorView& hidden) {
+void DecoderStage::CombineExperts(Part& part, const DecoderLayerShard& weights, int layer, const LayerRows& rows,
+                                  size_t device) {
+  const TensorView& hidden = rows.hidden[device];
   if (part.shard.hidden.empty()) return;
   const int64_t cols = config_.moe_intermediate_size;
-  const int64_t rows = hidden.dim(0) * config_.num_experts_per_tok;
+  const int64_t slots = hidden.dim(0) * config_.num_experts_per_tok;
   const Routing routing = RoutingOf(part, hidden.dim(0));
   const OpSite site{layer, GroupName(BlockGroup::kDown)};
-  const TensorView out = MatrixIn(part.workspace->expert_out, rows, part.shard.hidden.size());
+  const TensorView out = MatrixIn(part.workspace->expert_out, slots, part.shard.hidden.size());
   const ExpertGroup& down = weights.expert_group(BlockGroup::kDown);
   ExpertLinearCall project;
   if (divided()) {
-    project = ProjectExperts(site, MatrixIn(part.workspace->activation, rows, cols), routing.chosen, down, out);
+    project = ProjectExperts(site, MatrixIn(part.workspace->activation, slots, cols), routing.chosen, down, out);
   } else {
-    const TensorView gate_up = MatrixIn(part.workspace->gate_up, rows, 2 * cols);
+    const TensorView gate_up = MatrixIn(part.workspace->gate_up, slots, 2 * cols);
     project = ProjectExperts(site, Slice(gate_up, 1, 0, cols), routing.chosen, down, out);
     project.prologue = Prologue::kSiluMul;
     project.x2 = Slice(gate_up, 1, cols, cols);
   }
   const CombineExpertsCall combine{site, out, routing.weights, Columns(hidden, part.shard.hidden)};
+  project.fault_rows = rows.fault_rows;
   project.combine = &combine;
   backend_.ExpertLinear(project);
 }

@@ -62,7 +62,7 @@ void StripedStage::Upload(size_t lane, size_t index, const PassLayout& layout) {
       const PassLayout::Sequence& sequence = layout.sequences[s];
       const DealtRows& rows = dealt[s];
       if (rows.num_rows == 0) continue;
-      own.sequences.push_back({rows.first_row, rows.num_rows, rows.first_local, sequence.pages});
+      own.sequences.push_back({rows.first_row, rows.num_rows, rows.first_local, sequence.pages, sequence.number});
       for (int32_t j = 0; j < rows.num_rows; ++j) {
         const auto row =
             static_cast<size_t>(sequence.first_row + stripe.Absolute(rows.first_local + j) - sequence.start_position);

@@ -45,10 +45,15 @@ class WeightLoader {
     }
   }
 
-  // Of an operator of a layer, -1 for the LM head. The same operators are one.
-  LinearSpec Spec(int layer, ScOperatorId id) {
+  // Of an operator of a layer, -1 for the LM head, and of one of its experts. The same operators are one.
+  LinearSpec Spec(int layer, ScOperatorId id, int64_t expert = -1) {
     if (!plan_) return id == ScOperatorId::kLmHead ? HeadOf(precision_) : LinearSpec{precision_, nullptr};
     LinearSpec spec = plan_->Linear(layer, id);
+    if (spec.extras != nullptr && expert >= 0) {
+      auto extras = std::make_shared<ScExtras>(*spec.extras);
+      extras->site.unit = expert;
+      spec.extras = extras;
+    }
     CheckBackend(backend_, spec, ScOperatorName(id));
     if (spec.sc != nullptr && std::find(operators_.begin(), operators_.end(), spec.sc) == operators_.end()) {
       operators_.push_back(spec.sc);
@@ -57,11 +62,11 @@ class WeightLoader {
   }
 
   // The wanted rows of `parts`, as few matrices as their specs allow. None where nothing is wanted.
-  LinearGroup Group(Device device, std::span<const DeviceMatrix> parts, int layer) {
+  LinearGroup Group(Device device, std::span<const DeviceMatrix> parts, int layer, int64_t expert = -1) {
     LinearGroup group;
     if (parts.front().wanted.empty()) return group;
     for (size_t begin = 0; begin < parts.size();) {
-      const LinearSpec spec = Spec(layer, parts[begin].id);
+      const LinearSpec spec = Spec(layer, parts[begin].id, expert);
       size_t end = begin + 1;
       while (end < parts.size() && MayStack(spec, Spec(layer, parts[end].id))) ++end;
       group.weights.push_back(Linear(device, parts.subspan(begin, end - begin), spec));
@@ -81,7 +86,7 @@ class WeightLoader {
     }
     std::unique_ptr<LinearWeight> weight;
     if (ScalesByRow(spec) || parts[0].wanted.size() == parts[0].rows) {
-      weight = backend_.MakeLinear(device, sources, spec);
+      weight = backend_.MakeLinear(device, sources, FromRow(spec, parts[0].wanted.begin));
     } else {
       STOCH_CHECK(parts.size() == 1);
       const WeightSource whole = files_.weights->Matrix(parts[0].tensor, parts[0].rows, parts[0].cols);
@@ -114,6 +119,19 @@ class WeightLoader {
     return buffer;
   }
 
+  // What rebalances q and k of the wanted KV heads.
+  Buffer QkSmooth(Device device, int layer, const IndexRange& kv_heads, int64_t head_dim) {
+    const std::vector<float> all = plan_ ? plan_->QkSmooth(layer) : std::vector<float>{};
+    if (all.empty() || kv_heads.empty()) return {};
+    if (!backend_.has_qk_smooth()) {
+      throw InvalidInput("--smooth: factors of qk run on the CPU only: give --device cpu");
+    }
+    Buffer buffer = backend_.Allocate(device, kv_heads.size() * head_dim * 4);
+    backend_.CopyFromHost(MakeView(buffer.data(), DType::kF32, device, kv_heads.size() * head_dim),
+                          all.data() + kv_heads.begin * head_dim);
+    return buffer;
+  }
+
   Backend& backend() { return backend_; }
 
   // Whether what is loaded counts as progress: the copies of other stripes of positions do not.
@@ -132,6 +150,15 @@ class WeightLoader {
     WeightSource slice = SliceRows(whole, range.begin, range.size());
     slice.name += " from row " + std::to_string(range.begin);
     return slice;
+  }
+
+  // The same for a matrix whose first row is output feature `first`.
+  static LinearSpec FromRow(LinearSpec spec, int64_t first) {
+    if (spec.extras == nullptr || first == 0) return spec;
+    auto extras = std::make_shared<ScExtras>(*spec.extras);
+    extras->site.first_output = first;
+    spec.extras = extras;
+    return spec;
   }
 
   static void CheckAccumulator(const DeviceMatrix& part, const ScOperator& op) {
@@ -161,6 +188,7 @@ class LayerLoader {
 
   DecoderLayerShard Load() {
     DecoderLayerShard weights;
+    weights.qk_smooth = loader_.QkSmooth(shard_.device, static_cast<int>(layer_), shard_.kv_heads, config_.head_dim);
     for (const BlockGroup group : kBlockGroups) {
       const auto index = static_cast<size_t>(group);
       for (const BlockVector& vector : config_.architecture->vectors) {
@@ -188,7 +216,7 @@ class LayerLoader {
   ExpertGroup LoadExperts(std::span<const BlockLinear> linears) {
     std::vector<std::vector<std::unique_ptr<LinearWeight>>> stacks;  // by stack, then by expert
     for (int64_t expert = 0; expert < config_.num_experts; ++expert) {
-      LinearGroup group = loader_.Group(shard_.device, MatricesOf(linears, expert), static_cast<int>(layer_));
+      LinearGroup group = loader_.Group(shard_.device, MatricesOf(linears, expert), static_cast<int>(layer_), expert);
       stacks.resize(group.weights.size());
       for (size_t i = 0; i < stacks.size(); ++i) stacks[i].push_back(std::move(group.weights[i]));
     }
@@ -250,6 +278,7 @@ void AddBytes(DecoderWeights& weights, const DecoderConfig& config) {
       }
       for (const Buffer& vector : shard.vectors) weights.bytes += static_cast<int64_t>(vector.bytes());
       for (const Buffer& bias : shard.biases) weights.bytes += static_cast<int64_t>(bias.bytes());
+      weights.bytes += static_cast<int64_t>(shard.qk_smooth.bytes());
     }
   }
   for (const DecoderHeadShard& shard : weights.head) {

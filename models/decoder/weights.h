@@ -81,6 +81,7 @@ struct DecoderLayerShard {
   std::array<Buffer, kNumBlockGroups> biases;        // F32, one number for each of those outputs, or empty
   std::array<ExpertGroup, kNumBlockGroups> experts;  // by BlockGroup
   std::unique_ptr<LinearWeight> router;              // exact [num_experts, hidden_size], null in a dense layer
+  Buffer qk_smooth;                                  // F32 [kv_heads, head_dim], or empty
 
   const Buffer& vector(VectorId id) const { return vectors[static_cast<size_t>(id)]; }
   const LinearGroup& group(BlockGroup group) const { return groups[static_cast<size_t>(group)]; }

@@ -13,7 +13,7 @@ from stoch import _stoch
 from stoch._multiplier import MultiplierTable, count_digits, name_of
 
 # What a parameter may be given as.
-ScValue = int | bool | str | Sequence[int] | os.PathLike[str] | MultiplierTable | None
+ScValue = int | float | bool | str | Sequence[int] | os.PathLike[str] | MultiplierTable | None
 
 _ROWS = {row[0]: row for row in _stoch.parameters()}
 _ALIASES = {row[1]: row[0] for row in _ROWS.values() if row[1]}
@@ -38,6 +38,11 @@ def _name_of(name: str) -> str:
     raise _stoch.InvalidInput(f"SC parameter {name}: allowed is {', '.join(_ROWS)}")
 
 
+def _is_rate(name: str) -> bool:
+    """Whether it is a rate of faults: text of a number, or RATE:BIT."""
+    return name in _ROWS and _ROWS[name][2] == "text" and _ROWS[name][3] == "0"
+
+
 def _text_of(name: str, value: object) -> str:
     """The value as the command line writes it."""
     if isinstance(value, (str, os.PathLike)):
@@ -46,6 +51,8 @@ def _text_of(name: str, value: object) -> str:
         return name_of(value)
     if isinstance(value, bool):
         return str(int(value))
+    if isinstance(value, float) and _is_rate(name):
+        return repr(value)
     try:
         if isinstance(value, (list, tuple)):
             return ":".join(str(operator.index(item)) for item in value)

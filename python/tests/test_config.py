@@ -44,6 +44,8 @@ def test_value_semantics() -> None:
     listed = stoch.ScConfig(source="list", stoc_len=3, source_list_a=[0, 5, 3], source_list_b=(1, 2, 3))
     assert listed.source_list_a == (0, 5, 3)
     assert stoch.ScConfig.parse(listed.describe()) == listed
+    faulty = stoch.ScConfig(fault_product=1e-3, acc_bits=12, fault_acc="0.1:3")
+    assert faulty.fault_product == "0.001" and stoch.ScConfig.parse(faulty.describe()) == faulty
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ struct Packed {
     piece.first_row = 10;
     piece.rows = 6;
     layout.ids = {1, 2, 95, 0, 7, 8};
-    layout.sequences = {{0, 2, 0, first}, {2, 4, 62, second}};
+    layout.sequences = {{0, 2, 0, first}, {2, 4, 62, second, 9}};
     layout.output_rows = {1, 5};
   }
   std::vector<int32_t> Words() const { return PackPiece(piece, layout); }
@@ -62,11 +62,14 @@ TEST(RankPiece, ComesOutAsItWasPacked) {
   EXPECT_EQ(second.first_row, 2);
   EXPECT_EQ(second.num_rows, 4);
   EXPECT_EQ(second.start_position, 62);
+  EXPECT_EQ(first.number, 0u);
+  EXPECT_EQ(second.number, 9u);
 }
 
 TEST(RankPiece, RefusesEachWordThatIsNotThatOfAPass) {
   const std::vector<int32_t> good = Packed().Words();
-  ASSERT_EQ(good, (std::vector<int32_t>{1, 2, 10, 6, 2, 0, 2, 0, 1, 4, 2, 4, 62, 2, 5, 0, 1, 2, 95, 0, 7, 8, 2, 1, 5}));
+  ASSERT_EQ(good,
+            (std::vector<int32_t>{1, 2, 10, 6, 2, 0, 2, 0, 0, 1, 4, 2, 4, 62, 9, 2, 5, 0, 1, 2, 95, 0, 7, 8, 2, 1, 5}));
   const auto refused = [&](size_t place, std::initializer_list<int32_t> values, const char* what) {
     for (const int32_t value : values) {
       std::vector<int32_t> words = good;
@@ -83,13 +86,14 @@ TEST(RankPiece, RefusesEachWordThatIsNotThatOfAPass) {
   refused(5, {1, -1}, "first row of a sequence");
   refused(6, {0, 7, kLarge, kSmall}, "rows of a sequence");
   refused(7, {-1, 127, kLarge}, "position of a sequence");
-  refused(8, {0, 2, -1, kLarge}, "pages of a sequence");
-  refused(9, {-1, 6, kLarge}, "page");
-  refused(11, {3}, "its sequences have 5");
-  refused(18, {-1, 96, kLarge}, "token");
-  refused(22, {-1, 7, kLarge}, "output rows");
-  refused(23, {-1, 5, 6, kLarge}, "output row");
-  refused(24, {-1, 1, 6, kSmall}, "output row");
+  refused(8, {-1, kSmall}, "number of a sequence");
+  refused(9, {0, 2, -1, kLarge}, "pages of a sequence");
+  refused(10, {-1, 6, kLarge}, "page");
+  refused(12, {3}, "its sequences have 5");
+  refused(20, {-1, 96, kLarge}, "token");
+  refused(24, {-1, 7, kLarge}, "output rows");
+  refused(25, {-1, 5, 6, kLarge}, "output row");
+  refused(26, {-1, 1, 6, kSmall}, "output row");
   for (size_t size = 0; size < good.size(); ++size) {
     ExpectInvalid(
         [&] {

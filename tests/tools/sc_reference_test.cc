@@ -60,6 +60,7 @@ TEST(ScParameters, DescribeEveryValueOfTheirEnums) {
   config.source = ScSource::kList;
   config.gate = ScGate::kXnor;
   config.lfsr_restart = ScRestart::kMask;
+  config.adder = ScAdder::kApc;
   for (const ScParameter& parameter : ScParameters()) EXPECT_NE(parameter.get(config, parameter), "?");
 }
 

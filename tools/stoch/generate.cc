@@ -46,6 +46,7 @@ struct Options {
   SamplingOptions sampling;
   std::vector<std::string> stop;
   bool ignore_eos = false;
+  uint32_t sequence = 0;
   int top_logprobs = 0;
   CostFlags cost;
   SpeculationOptions speculation;
@@ -57,6 +58,7 @@ GenerateRequest RequestFrom(const Options& options) {
   request.sampling = options.sampling;
   request.stop = options.stop;
   request.ignore_eos = options.ignore_eos;
+  request.sequence_number = options.sequence;
   return request;
 }
 
@@ -199,6 +201,11 @@ CommandBody AddGenerate(CLI::App& command) {
   AddSampling(command, options.get());
   command.add_option("--stop", options->stop, "End before this text; may be repeated")->allow_extra_args(false);
   command.add_flag("--ignore-eos", options->ignore_eos, "Go on past end-of-sequence tokens");
+  command
+      .add_option("--sequence", options->sequence,
+                  "Which faults the text meets, as a window of perplexity of that index does (`stoch help sc`)")
+      ->check(CLI::Range(int64_t{0}, kMaxSequenceNumber))
+      ->capture_default_str();
   AddArithmeticOptions(command, &options->arithmetic);
   AddCostOptions(command, &options->cost);
   AddSpeculationOptions(command, &options->speculation);

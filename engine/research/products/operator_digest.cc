@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/sc/sc_parameters.h"
 #include "loader/sha256.h"
 #include "models/sc_plan.h"
 
@@ -54,6 +55,13 @@ std::string OperatorSha256(const ScOperator& op) {
   add("group_a", config.group_a);
   add("group_b", config.group_b);
   add("chunk_d", config.chunk_d);
+  const ScConfig ideal;
+  for (const ScParameter& parameter : ScParameters()) {
+    const std::string value = parameter.get(config, parameter);
+    const bool is_off =
+        value == parameter.get(ideal, parameter) || (parameter.name == "fault_seed" && !HasFaults(config));
+    if (IsHardware(parameter) && !is_off) head += '\n' + std::string(parameter.name) + '=' + value;
+  }
   head += '\n';
   Sha256 sha;
   sha.Add(head);

@@ -82,8 +82,8 @@ std::string DefaultOf(const ScParameter& parameter) {
 }
 
 std::string Describe(const ScParameter& parameter) {
-  std::string text = fmt::format("\n### {}\n\n{}\n\n", parameter.name, parameter.help);
-  text += fmt::format("- Value: {}\n- Default of a product: {}\n", TypeAndRange(parameter), DefaultOf(parameter));
+  std::string text = fmt::format("\n### {}\n{}\n\n", parameter.name, parameter.help);
+  text += fmt::format("- Value: {}; default of a product: {}\n", TypeAndRange(parameter), DefaultOf(parameter));
   std::string presets;
   for (const ScPreset& preset : ScPresets()) {
     const std::string value = parameter.get(preset.make().at(ScOperatorId::kQProj), parameter);

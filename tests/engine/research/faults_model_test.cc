@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model with faults, registers and adders: bits that depend on the model, the sequence and the token, and on nothing
+// else.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/generate.h"
+#include "engine/prefix_cache.h"
+#include "kernels/registry.h"
+#include "tests/support/backends_under_test.h"
+#include "tests/support/expect_invalid.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_model.h"
+
+namespace stoch::test {
+namespace {
+
+constexpr int kTokens = 40;
+constexpr size_t kVocab = 96;
+
+constexpr const char* kSettings[] = {
+    "fault_product=0.01", "fault_weight=0.02", "fault_activation=0.02", "acc_bits=14,fault_acc=0.01",
+    // Everything at once, with an LM head in SC too.
+    "lm_head=1,acc_bits=15,fault_product=0.001,fault_weight=0.01,fault_activation=0.01,fault_acc=0.002:3",
+    "gate=and,fault_product=0.01", "acc_bits=9,acc_group=8", "adder=or,adder_group=4", "adder=apc,adder_group=6",
+    "gate=and,adder=mux,adder_group=4", "arith=int8,acc_bits=18,fault_acc=0.01,fault_weight=0.01"};
+
+struct Way {
+  int64_t rows = 64;         // of a pass
+  int others = 0;            // sequences in its passes
+  uint32_t number = 0;       // of the sequence
+  int devices = 1;           // logical ones that divide each matrix
+  const char* variant = "";  // of the CPU
+};
+
+class FaultsOnTiny : public testing::Test {
+ protected:
+  void SetUp() override { WriteTinyModel(scratch_.path(), {}); }
+
+  static std::shared_ptr<Backend> Open(const Way& run) {
+    const std::string device = run.devices == 1 ? "cpu" : "cpu:" + std::to_string(run.devices);
+    return OpenBackend(device, {.threads = 2, .cpu_variant = run.variant}, nullptr);
+  }
+
+  std::unique_ptr<Engine> OpenModel(const std::string& settings, const Way& run) {
+    std::shared_ptr<Backend> backend = Open(run);
+    EngineOptions options;
+    options.sc = ParseScModelConfig(std::vector<std::string>{settings});
+    options.max_pass_rows = 128;
+    options.max_sequences = 8;
+    if (run.devices > 1) options.placement = RowSplit(TinyLlamaConfig(), backend->devices());
+    return Engine::Open(std::move(backend), OpenModelFiles(scratch_.path().string()), options);
+  }
+
+  static std::vector<int32_t> Ids() {
+    std::vector<int32_t> ids;
+    for (int i = 0; i < kTokens; ++i) ids.push_back((i * 37 + 5) % static_cast<int>(kVocab));
+    return ids;
+  }
+
+  // Logits of every row of one sequence.
+  std::vector<float> Logits(const std::string& settings, const Way& run = {}) {
+    const auto engine = OpenModel(settings, run);
+    std::vector<std::unique_ptr<Sequence>> company;
+    for (int i = 0; i < run.others; ++i) {
+      company.push_back(engine->NewSequence(64));
+      company.back()->Append(std::vector<int32_t>(3, 7 + i));
+      company.back()->set_number(static_cast<uint32_t>(3 + i));
+    }
+    const auto sequence = engine->NewSequence(64);
+    sequence->set_number(run.number);
+    sequence->Append(Ids());
+    std::vector<float> all;
+    for (bool first = true; sequence->pending() > 0; first = false) {
+      std::vector<StepItem> items;
+      for (const auto& other : company) {
+        if (first) items.push_back({other.get(), 3, StepOutput::kAll});
+      }
+      const auto before = static_cast<int64_t>(items.size()) * 3;
+      const int64_t now = std::min(run.rows, sequence->pending());
+      items.push_back({sequence.get(), now, StepOutput::kAll});
+      engine->Step(items);
+      std::vector<float> logits(static_cast<size_t>(now) * kVocab);
+      engine->ReadLogits(before, now, logits.data());
+      all.insert(all.end(), logits.begin(), logits.end());
+    }
+    return all;
+  }
+
+  static bool Same(const std::vector<float>& a, const std::vector<float>& b) {
+    return a.size() == b.size() && !a.empty() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+  }
+
+  TempDir scratch_;
+};
+
+class FaultsModel : public FaultsOnTiny, public testing::WithParamInterface<const char*> {};
+
+TEST_P(FaultsModel, BitsDoNotDependOnBatchCutOrDevices) {
+  const std::vector<float> whole = Logits(GetParam());
+  EXPECT_FALSE(Same(whole, Logits("preset=halved"))) << "nothing happens";
+  EXPECT_TRUE(Same(whole, Logits(GetParam(), {.rows = 1}))) << "cut at every token";
+  EXPECT_TRUE(Same(whole, Logits(GetParam(), {.rows = 7}))) << "cut";
+  EXPECT_TRUE(Same(whole, Logits(GetParam(), {.others = 4}))) << "a batch of 5";
+  EXPECT_TRUE(Same(whole, Logits(GetParam(), {.devices = 2}))) << "two logical devices";
+  EXPECT_TRUE(Same(whole, Logits(GetParam(), {.variant = "scalar"}))) << "the scalar variant";
+}
+
+TEST_P(FaultsModel, FaultsOfASequenceAreThoseOfItsNumber) {
+  const std::string settings = GetParam();
+  const bool by_row = settings.find("fault_product") != std::string::npos ||
+                      settings.find("fault_activation") != std::string::npos ||
+                      settings.find("fault_acc") != std::string::npos;
+  // Codes of k and v are stored with the faults of their token.
+  const bool by_token = by_row || settings.find("fault_weight") != std::string::npos;
+  EXPECT_EQ(Same(Logits(settings), Logits(settings, {.number = 3})), !by_token);
+  EXPECT_EQ(Same(Logits(settings), Logits(settings + ",fault_seed=2")), !by_token);
+}
+
+TEST_P(FaultsModel, PrefixesAreReusedBetweenEqualNumbers) {
+  const auto engine = OpenModel(std::string(GetParam()), {});
+  PrefixCache prefixes(*engine);
+  const auto generate = [&](uint32_t number, PrefixCache* cache, int64_t* reused) {
+    GenerateRequest request;
+    for (int i = 0; i < 2; ++i) {
+      for (const int32_t id : Ids()) request.prompt.push_back(id);
+    }
+    request.max_tokens = 4;
+    request.ignore_eos = true;
+    request.sequence_number = number;
+    Generation generation(*engine, request, cache);
+    *reused = generation.prompt_reused();
+    while (!generation.done()) {
+      const StepItem item = generation.Next(128);
+      engine->Step({&item, 1});
+      generation.Accept(item, 0);
+    }
+    return generation.result().ids;
+  };
+  int64_t reused = 0;
+  const std::vector<int32_t> alone = generate(0, nullptr, &reused);
+  EXPECT_EQ(generate(0, &prefixes, &reused), alone);
+  EXPECT_EQ(generate(0, &prefixes, &reused), alone);
+  EXPECT_EQ(reused, 64);
+  const std::vector<int32_t> other = generate(5, nullptr, &reused);
+  EXPECT_EQ(generate(5, &prefixes, &reused), other);
+  EXPECT_EQ(reused, 0);
+  EXPECT_EQ(generate(5, &prefixes, &reused), other);
+  EXPECT_EQ(reused, 64);
+}
+
+INSTANTIATE_TEST_SUITE_P(Settings, FaultsModel, testing::ValuesIn(kSettings),
+                         [](const auto& one) { return "Case" + std::to_string(one.index); });
+
+TEST_F(FaultsOnTiny, AreRefusedWhereTheyAreNotDefined) {
+  const auto refused = [&](const std::string& settings, std::initializer_list<std::string_view> parts) {
+    ExpectInvalid([&] { Logits(settings); }, parts);
+  };
+  refused("fault_product=0.1,arith=int8", {"fault_product", "0 with arith = int8"});
+  refused("fault_acc=0.1", {"fault_acc", "acc_bits"});
+  refused("acc_bits=8,fault_acc=0.1:8", {"fault_acc", "a bit below acc_bits = 8"});
+  refused("fault_weight=2", {"fault_weight", "1e-12..1"});
+  refused("fault_weight=1e-13", {"fault_weight", "1e-12..1"});
+  refused("acc_bits=1", {"acc_bits", "2..32"});
+  refused("acc_group=8", {"acc_group", "0 without acc_bits"});
+  refused("acc_bits=8,acc_group=8,fault_product=0.1", {"fault_product", "acc_group"});
+  refused("adder=or,adder_group=4,fault_product=0.1", {"fault_product", "adder"});
+  refused("adder=or", {"adder_group", "1..256"});
+  refused("adder=apc,adder_group=3", {"adder_group", "even"});
+  refused("adder_group=4", {"adder_group", "counter"});
+  refused("q_proj.gate=xnor,q_proj.halve=0,q_proj.stoc_len=64,q_proj.adder=or,q_proj.adder_group=2",
+          {"q_proj", "adder", "xnor"});
+  refused("attention=per_row,fault_weight=0.1", {"fault_weight", "per_row"});
+  refused("q_proj.arith=fp,fault_weight=0.1", {"q_proj", "fault_weight", "fp"});
+}
+
+TEST_F(FaultsOnTiny, AreRefusedWherePositionsAreDealt) {
+  const std::shared_ptr<Backend> backend = OpenBackend("cpu:2", {.threads = 1, .cpu_variant = ""}, nullptr);
+  EngineOptions options;
+  options.sc = ParseScModelConfig(std::vector<std::string>{"fault_product=0.1"});
+  options.placement = SequenceSplit(TinyLlamaConfig(), backend->devices(), 2);
+  ExpectInvalid([&] { Engine::Open(backend, OpenModelFiles(scratch_.path().string()), options); },
+                {"--split sequence", "faults of q_proj"});
+}
+
+}  // namespace
+}  // namespace stoch::test
