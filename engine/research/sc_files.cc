@@ -19,6 +19,7 @@
 #include "loader/research/mp_file.h"
 #include "loader/research/multiplier_file.h"
 #include "loader/research/smooth_file.h"
+#include "loader/research/smooth_json.h"
 #include "loader/sha256.h"
 #include "models/sc_settings.h"
 
@@ -152,6 +153,45 @@ void ApplyMask(const MaskFile& mask, ScModelConfig* config) {
   config->files.mask_name = mask.name;
 }
 
+SmoothFile ReadFactors(const std::string& path, std::string* sha, std::vector<std::string>* notices) {
+  if (path.ends_with(".json")) {
+    const std::string text = ReadSmallFile(path, kMaxJsonBytes);
+    std::vector<std::string> unknown;
+    SmoothFile file = ParseSmoothJson(text, path, &unknown);
+    AddUnknown(path, unknown, notices);
+    *sha = ShortSha(text);
+    return file;
+  }
+  SmoothFile factors = ReadSmoothFile(path);
+  const MappedFile file(path);
+  *sha = ShortSha({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()});
+  return factors;
+}
+
+// One file, or the names of both.
+void ReadSmoothing(const ScFileOptions& options, ScModelConfig* config, std::vector<std::string>* notices) {
+  if (options.smooth.empty()) return;
+  SmoothFile factors = ReadFactors(options.smooth, &config->files.smooth_sha, notices);
+  if (!options.more_smooth.empty()) {
+    std::string sha;
+    SmoothFile more = ReadFactors(options.more_smooth, &sha, notices);
+    for (auto& [name, values] : more.scales) {
+      if (factors.scales.contains(name)) {
+        throw InvalidInput(options.more_smooth + ": layers." + name + " is in " + options.smooth + " too");
+      }
+      factors.scales[name] = std::move(values);
+    }
+    config->files.smooth_sha += '+' + sha;
+  }
+  const bool has_qk = std::any_of(factors.scales.begin(), factors.scales.end(),
+                                  [](const auto& entry) { return entry.first.ends_with(".qk"); });
+  if (has_qk && config->attention == AttentionMode::kExact) {
+    notices->push_back(options.smooth +
+                       ": attention = exact multiplies q and k as they are, factors of qk have no effect");
+  }
+  config->files.smooth = std::make_shared<const SmoothFile>(std::move(factors));
+}
+
 // Tables by file and reading, each read once.
 class Tables {
  public:
@@ -234,11 +274,7 @@ std::vector<std::string> ReadScFiles(const ScFileOptions& options, ScModelConfig
   } else if (options.mp_normalise != "fixed") {
     throw InvalidInput("--mp-normalise: has no meaning without --mp");
   }
-  if (!options.smooth.empty()) {
-    config->files.smooth = std::make_shared<const SmoothFile>(ReadSmoothFile(options.smooth));
-    const MappedFile file(options.smooth);
-    config->files.smooth_sha = ShortSha({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()});
-  }
+  ReadSmoothing(options, config, &notices);
   Tables tables;
   for (ScConfig& op : config->operators) tables.Read(&op);
   for (auto& [layer, operators] : config->layers) {

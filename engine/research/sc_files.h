@@ -14,6 +14,7 @@ struct ScFileOptions {
   std::string mp = {};                 // "": none
   std::string mp_normalise = "fixed";  // or call
   std::string smooth = {};
+  std::string more_smooth = {};  // a second file, of other names
   std::string mask = {};
   int mask_bits = 0;  // 0: as the mask says
 

@@ -157,7 +157,16 @@ void AddScFileOptions(CLI::App& command, ScFileOptions* options) {
       ->check(NotEmpty());
   command.add_option("--mp-normalise", files.mp_normalise, "fixed, or call as published: rows depend on their window")
       ->capture_default_str();
-  command.add_option("--smooth", files.smooth, "Smoothing factors (safetensors of stoch calibrate)")->check(NotEmpty());
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--smooth",
+          [&files](const std::vector<std::string>& paths) {
+            files.smooth = paths.front();
+            files.more_smooth = paths.size() > 1 ? paths[1] : "";
+          },
+          "Smoothing factors of linears, or of qk after RoPE (safetensors of stoch calibrate, or JSON); twice: both")
+      ->expected(1, 2)
+      ->check(NotEmpty());
   command.add_option("--mask", files.mask, "Hybrid mask: sc, fp or intN for each operator and layer (JSON)")
       ->check(NotEmpty());
   command.add_option("--mask-bits", files.mask_bits, "Bits of every integer entry of the mask");

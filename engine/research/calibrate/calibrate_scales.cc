@@ -50,21 +50,61 @@ class Collector final : public OpObserver {
       }
     }
   }
+  // Largest |q| of the query heads of each KV head, and |k|, after RoPE: [kv_heads][head_dim].
+  struct QkStatistics {
+    std::vector<float> q, k;
+  };
+  void OnAttention(const AttentionCall& call, const PassLayout& layout) override {
+    const auto kv_cols = call.k.dim(1);
+    const int64_t head_dim = call.q.dim(1) / call.num_heads;
+    const int64_t group = call.q.dim(1) / kv_cols;
+    QkStatistics& to = qk_[call.site.layer];
+    to.q.resize(static_cast<size_t>(kv_cols), 0.0f);
+    to.k.resize(static_cast<size_t>(kv_cols), 0.0f);
+    const auto take = [](float x, float& largest) { largest = std::max(largest, std::abs(x)); };
+    for (int64_t row = 0; row < static_cast<int64_t>(layout.ids.size()); ++row) {
+      const float* q = call.q.ptr<const float>() + row * call.q.step(0);
+      const float* k = call.k.ptr<const float>() + row * call.k.step(0);
+      for (int64_t i = 0; i < call.q.dim(1); ++i) {
+        take(q[i], to.q[static_cast<size_t>(i / head_dim / group * head_dim + i % head_dim)]);
+      }
+      for (int64_t i = 0; i < kv_cols; ++i) take(k[i], to.k[static_cast<size_t>(i)]);
+    }
+  }
+  const QkStatistics& Qk(int layer) const { return qk_.at(layer); }
   const InputStatistics& At(int layer, const std::string& name) const { return inputs_.at({layer, name}); }
 
  private:
   bool sample_;
   int64_t total_rows_;
   std::map<std::pair<int, std::string>, InputStatistics> inputs_;
+  std::map<int, QkStatistics> qk_;
 };
 
 void Check(const ScaleCalibration& calibration) {
   if (!(calibration.alpha >= 0 && calibration.alpha <= 1)) {
     throw InvalidInput("--alpha " + std::to_string(calibration.alpha) + ": allowed is 0..1");
   }
+  if (calibration.qk_alpha && !(*calibration.qk_alpha >= 0 && *calibration.qk_alpha <= 1)) {
+    throw InvalidInput("--qk " + std::to_string(*calibration.qk_alpha) + ": allowed is 0..1");
+  }
+  if (calibration.only_qk && !calibration.qk_alpha) throw InvalidInput("--only qk: has no meaning without --qk");
   if (calibration.bits < 2 || calibration.bits > 8) {
     throw InvalidInput("--bits " + std::to_string(calibration.bits) + ": allowed is 2..8");
   }
+}
+
+std::vector<float> QkScales(const Collector::QkStatistics& largest, int64_t head_dim, double alpha) {
+  std::vector<float> scales;
+  for (size_t begin = 0; begin < largest.k.size(); begin += static_cast<size_t>(head_dim)) {
+    const auto head = [&](const std::vector<float>& all) {
+      const auto first = all.begin() + static_cast<std::ptrdiff_t>(begin);
+      return std::vector<float>(first, first + head_dim);
+    };
+    const std::vector<float> own = SmoothQuantQkScales(head(largest.q), head(largest.k), alpha);
+    scales.insert(scales.end(), own.begin(), own.end());
+  }
+  return scales;
 }
 
 }  // namespace
@@ -85,6 +125,11 @@ std::map<std::string, std::vector<float>> CalibrateScales(const ScaleCalibration
   const auto product = [&](const HostMatrix& x, const HostMatrix& w) { return products.Exact(x, SourceOf(w)); };
   std::map<std::string, std::vector<float>> result;
   for (int layer = 0; layer < files.config.num_hidden_layers; ++layer) {
+    if (calibration.qk_alpha) {
+      result["layers." + std::to_string(layer) + ".qk"] =
+          QkScales(collector.Qk(layer), files.config.head_dim, *calibration.qk_alpha);
+    }
+    if (calibration.only_qk) continue;
     std::map<std::string, std::vector<float>> largest_weights;  // by operator, or by call where factors are shared
     const auto call_of = [](const BlockLinear& linear) { return std::string(GroupName(linear.group)); };
     const auto op_of = [](const BlockLinear& linear) { return std::string(ScOperatorName(OperatorOf(linear.id))); };

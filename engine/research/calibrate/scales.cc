@@ -65,6 +65,17 @@ std::vector<float> SmoothQuantScales(const std::vector<float>& largest_x, const 
   return smooth;
 }
 
+std::vector<float> SmoothQuantQkScales(const std::vector<float>& largest_q, const std::vector<float>& largest_k,
+                                       double alpha) {
+  constexpr float kLeast = 1e-5f;
+  std::vector<float> scales = SmoothQuantScales(largest_q, largest_k, alpha);
+  double sum = 0;
+  for (const float s : scales) sum += static_cast<double>(s);
+  const auto mean = static_cast<float>(sum / static_cast<double>(scales.size()));
+  for (float& s : scales) s = std::max(s / mean, kLeast);
+  return scales;
+}
+
 std::vector<float> LargestOfColumns(const HostMatrix& x) {
   std::vector<float> largest(static_cast<size_t>(x.cols), 0.0f);
   for (int64_t row = 0; row < x.rows; ++row) {

@@ -18,6 +18,10 @@ float PowExact(float x, double e);
 // Shapes: largest_x, largest_w, s [in_features].
 std::vector<float> SmoothQuantScales(const std::vector<float>& largest_x, const std::vector<float>& largest_w,
                                      double alpha);
+// Of one KV head's channels after RoPE: the same of max |q_j| of its query heads and max |k_j|, divided by their mean (a
+// float of the sum in double, ascending), at least 1e-5.
+std::vector<float> SmoothQuantQkScales(const std::vector<float>& largest_q, const std::vector<float>& largest_k,
+                                       double alpha);
 // The largest |x| of each column, at least 0.
 std::vector<float> LargestOfColumns(const HostMatrix& x);
 

@@ -71,13 +71,17 @@ void RunScales(const Options& options, const Inputs& inputs) {
   const auto scales = CalibrateScales(calibration, Open(options.device), options.model.model, inputs.ids);
   std::vector<SafetensorsSpec> specs;
   for (const auto& [name, values] : scales) {
-    specs.push_back({name, DType::kF32, {static_cast<int64_t>(values.size())}});
+    const auto size = static_cast<int64_t>(values.size());
+    const int64_t head_dim = inputs.files.config.head_dim;
+    specs.push_back(
+        {name, DType::kF32, name.ends_with(".qk") ? std::vector{size / head_dim, head_dim} : std::vector{size}});
   }
   std::map<std::string, std::string> metadata = inputs.Origin(options);
   metadata.insert({{"method", options.kind},
                    {"alpha", fmt::format("{}", calibration.alpha)},
                    {"bits", std::to_string(calibration.bits)},
                    {"share", calibration.share ? "1" : "0"}});
+  if (calibration.qk_alpha) metadata["qk_alpha"] = fmt::format("{}", *calibration.qk_alpha);
   SafetensorsWriter writer(options.out, specs, metadata);
   for (const auto& [name, values] : scales) writer.Append(std::as_bytes(std::span(values)));
   writer.Finish();
@@ -143,7 +147,7 @@ struct Kind {
 
 const std::vector<Kind>& Kinds() {
   static const std::vector<Kind> kinds = {
-      {"smoothquant", RunScales, {"--alpha", "--share"}},
+      {"smoothquant", RunScales, {"--alpha", "--share", "--qk", "--only"}},
       {"awq", RunScales, {"--bits"}},
       {"mp",
        RunLengths,
@@ -226,6 +230,7 @@ CommandBody AddCalibrate(CLI::App& command) {
   command.footer(
       "Examples:\n"
       "  stoch calibrate smoothquant --model demo --file text --alpha 0.5 -o smooth.safetensors\n"
+      "  stoch calibrate smoothquant --model demo --file text --qk 0.5 --only qk -o qk.safetensors\n"
       "  stoch calibrate awq --model demo --file text --bits 4 -o awq.safetensors\n"
       "  stoch calibrate mp --model demo --file text --levels 128,64,32 --budget 0.375 -o lengths.json\n"
       "  stoch calibrate rescale --model demo --file text --mp published.json -o fixed.json");
@@ -240,6 +245,12 @@ CommandBody AddCalibrate(CLI::App& command) {
   command.add_option("--alpha", scales.alpha, "smoothquant: 0 is all on weights, 1 all on activations")
       ->capture_default_str();
   command.add_flag("--share", scales.share, "smoothquant: one factor for all linears of an input");
+  command.add_option("--qk", scales.qk_alpha,
+                     "smoothquant: factors of qk after RoPE too: 0 is all on keys, 1 all on queries");
+  command
+      .add_option_function<std::string>(
+          "--only", [&scales](const std::string&) { scales.only_qk = true; }, "smoothquant: qk: of nothing else")
+      ->check(CLI::IsMember({"qk"}));
   command.add_option("--bits", scales.bits, "awq: bits of a weight")->capture_default_str();
   AddLengthOptions(command, options.get());
   command.add_option("--ctx", options->windows.ctx, "Tokens of a window")->capture_default_str();

@@ -80,6 +80,7 @@ std::vector<std::string> WorkerCommand(const ServedEngine& options, const std::s
   add("--mp", files.mp);
   add("--mp-normalise", files.mp_normalise);
   add("--smooth", files.smooth);
+  add("--smooth", files.more_smooth);
   add("--mask", files.mask);
   if (files.mask_bits != 0) add("--mask-bits", std::to_string(files.mask_bits));
   add("--device", device.empty() ? options.device.device : device);
