@@ -13,7 +13,7 @@
 #include "kernels/cuda/base/memory.h"
 #include "kernels/plan/attention/plan.h"
 #include "kernels/plan/scratch_layout.h"
-#include "kernels/sc/sc_swap.h"
+#include "kernels/sc/swap.h"
 #include "kernels/spec_check.h"
 
 namespace stoch::cuda {

@@ -7,7 +7,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/cuda/base/memory.h"
-#include "kernels/sc/sc_swap.h"
+#include "kernels/sc/swap.h"
 
 namespace stoch::cuda {
 namespace {

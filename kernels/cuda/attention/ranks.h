@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Wide tiles of rows that have stream lengths of their own: a shorter stream of a query, or of a probability, is a
-// shorter thermometer over the streams of K and V that the longest has (kernels/sc/sc_swap.h), so that only the codes
+// shorter thermometer over the streams of K and V that the longest has (kernels/sc/swap.h), so that only the codes
 // of rows and their gains differ.
 //
 // Bits: docs/research.md#mixed-lengths, as on the CPU.

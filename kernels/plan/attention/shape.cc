@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/plan/attention/shape.h"
 
-#include "kernels/sc/sc_swap.h"
+#include "kernels/sc/swap.h"
 
 namespace stoch {
 

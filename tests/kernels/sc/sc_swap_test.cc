@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Counts with side a as the thermometer against the counts themselves.
-#include "kernels/sc/sc_swap.h"
-
 #include <gtest/gtest.h>
 
+#include "kernels/sc/swap.h"
 #include "tests/kernels/sc/ones.h"
 
 namespace stoch {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/sc/sc_swap.h"
+#include "kernels/sc/swap.h"
 
 #include <algorithm>
 #include <bit>
