@@ -4,13 +4,15 @@
 //
 // A warp multiplies 32 weight rows by all tokens of the tile. A stage holds one or two blocks of 16 dimensions (a
 // half of one, where streams have two): what the loop body needs of the tokens, and the weights' codes. Every thread copies a share
-// of a stage with cp.async, kStages - 1 stages ahead; one barrier a stage.
+// of a stage with cp.async, kStages - 2 stages ahead. Warps wait for data and for free places alone, up to a stage apart from
+// each other, so that some multiply while others make operands of weights.
 //
 // Bits: chunk sums are integers in any order; they are scaled and added in chunk order, as every SC linear does it.
 #pragma once
 
 #include "kernels/cuda/base/grid_barrier.cuh"
 #include "kernels/cuda/device/async_copy.cuh"
+#include "kernels/cuda/device/copy_barrier.cuh"
 #include "kernels/cuda/device/shared_address.cuh"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/sc/batch/outputs.cuh"
@@ -90,6 +92,34 @@ __device__ __forceinline__ int BlocksOf(const TileArgs& args, int chunk) {
   return min(args.blocks_per_chunk, args.dim_blocks - chunk * args.blocks_per_chunk);
 }
 
+// The ring as one thread walks it.
+template <typename S>
+struct RingPlace {
+  int slot = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void Next() {
+    if (++slot < S::kStages) return;
+    slot = 0;
+    parity ^= 1;
+  }
+};
+
+// Shared addresses of two barriers a stage: all threads' copies are there; all warps have read it.
+template <typename S>
+struct RingBarriers {
+  uint32_t base;
+  __device__ __forceinline__ uint32_t full(int slot) const { return base + static_cast<uint32_t>(slot) * 16; }
+  __device__ __forceinline__ uint32_t free(int slot) const { return full(slot) + 8; }
+  // By all threads.
+  __device__ __forceinline__ void Init() const {
+    if (threadIdx.x < S::kStages) {
+      InitCopyBarrier(full(static_cast<int>(threadIdx.x)), S::kThreads);
+      InitCopyBarrier(free(static_cast<int>(threadIdx.x)), S::kWarps);
+    }
+    __syncthreads();
+  }
+};
+
 // Issues the copies of stages in the order in which they are multiplied. A stage: Body::kOperandBytes of the tokens, the
 // codes of Body::kBlocks blocks [block][row][16], and with a chunk's last stage its scales.
 template <typename S, typename Body>
@@ -99,16 +129,16 @@ class StageCopier {
   static constexpr int kScales = kCodes + Body::kBlocks * S::kRows * kTileDims;
   static constexpr int kBytes = kScales + S::kScaleBytes;
 
-  __device__ StageCopier(const TileArgs& args, uint32_t ring, int first, int end)
-      : args_(args), ring_(ring), unit_(first), end_(end) {
+  __device__ StageCopier(const TileArgs& args, uint32_t ring, const RingBarriers<S>& barriers, int first, int end)
+      : args_(args), ring_(ring), barriers_(barriers), unit_(first), end_(end) {
     if (unit_ < end_) Start();
   }
 
-  // The next stage, or nothing after the last one, as a group of copies.
+  // The next stage, once its place is free, or nothing after the last one.
   __device__ __forceinline__ void Issue() {
     if (unit_ < end_) {
-      const uint32_t to = ring_ + static_cast<uint32_t>(slot_ * kBytes);
-      slot_ = slot_ + 1 == S::kStages ? 0 : slot_ + 1;
+      const uint32_t to = ring_ + static_cast<uint32_t>(place_.slot * kBytes);
+      WaitAtCopyBarrier(barriers_.free(place_.slot), place_.parity ^ 1);
 #pragma unroll
       for (int i = 0; i < Body::kOperandBytes; i += S::kThreads * 16) {
         const int at = i + static_cast<int>(threadIdx.x) * 16;
@@ -123,6 +153,8 @@ class StageCopier {
         CopyAsync16(to + kCodes + (b * S::kRows + threadIdx.x) * kTileDims, codes_ + (have ? b * kTileBytes : 0), have);
       }
       operands_ += Body::kOperandBytes;
+      const uint32_t full = barriers_.full(place_.slot);
+      place_.Next();
       half_ = half_ + 1 == Body::kHalves ? 0 : half_ + 1;
       if (half_ == 0) {
         if (has_row_) codes_ += Body::kBlocks * kTileBytes;
@@ -132,8 +164,8 @@ class StageCopier {
           if (++unit_ < end_) Start();
         }
       }
+      ArriveWithCopies(full);
     }
-    CommitCopies();
   }
 
  private:
@@ -164,9 +196,10 @@ class StageCopier {
 
   const TileArgs& args_;
   uint32_t ring_;
+  RingBarriers<S> barriers_;
   int unit_;
   int end_;
-  int slot_ = 0;
+  RingPlace<S> place_;
   const uint8_t* operands_ = nullptr;
   const uint8_t* codes_ = nullptr;
   bool has_row_ = false;
@@ -205,6 +238,9 @@ __device__ __forceinline__ void AddChunk(const float* scales, float gain, const 
 template <typename S, typename Body>
 __device__ __forceinline__ void RunTiles(const TileArgs& args, Body& body, uint8_t* ring) {
   using Copier = StageCopier<S, Body>;
+  __shared__ uint64_t barrier_words[2 * S::kStages];
+  const RingBarriers<S> barriers{SharedAddress(barrier_words)};
+  barriers.Init();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
   const int chunks = args.chunks;
@@ -216,26 +252,30 @@ __device__ __forceinline__ void RunTiles(const TileArgs& args, Body& body, uint8
     end = static_cast<int>((blockIdx.x + int64_t{1}) * units / gridDim.x);
   }
   WaitForPrevious();
-  Copier copier(args, SharedAddress(ring), first, end);
+  Copier copier(args, SharedAddress(ring), barriers, first, end);
 #pragma unroll 1
-  for (int i = 0; i + 1 < S::kStages; ++i) copier.Issue();
+  for (int i = 0; i + 2 < S::kStages; ++i) copier.Issue();
 
   float y[S::kPartials ? 1 : kRowOperands][S::kPartials ? 1 : S::kTokenTiles][4] = {};
-  int slot = 0;
+  RingPlace<S> place;
 #pragma unroll 1
   for (int index = first; index < end; ++index) {
     const int chunk = index % chunks;
     const int stages = (BlocksOf(args, chunk) + Body::kBlocks - 1) / Body::kBlocks * Body::kHalves;
     Sums<S> sums = {};
-    const uint8_t* stage = ring;
 #pragma unroll 1
     for (int i = 0; i < stages; ++i) {
-      WaitForCopies<S::kStages - 2>();
-      __syncthreads();  // the stage is here, and all warps are done with the one to be filled
       copier.Issue();
-      stage = ring + slot * Copier::kBytes;
-      slot = slot + 1 == S::kStages ? 0 : slot + 1;
+      WaitAtCopyBarrier(barriers.full(place.slot), place.parity);
+      const uint8_t* const stage = ring + place.slot * Copier::kBytes;
       body.Multiply(stage, i, warp, lane, sums);
+      if constexpr (!S::kPartials) {
+        if (i + 1 == stages)
+          AddChunk<S>(reinterpret_cast<const float*>(stage + Copier::kScales), args.outputs.gain, sums, y);
+      }
+      __syncwarp();
+      if (lane == 0) ArriveAtCopyBarrier(barriers.free(place.slot));
+      place.Next();
     }
     if constexpr (S::kPartials) {
       const Unit unit = UnitOf<S>(args, index);
@@ -248,8 +288,6 @@ __device__ __forceinline__ void RunTiles(const TileArgs& args, Body& body, uint8
                         lane, sums[m][n][0], sums[m][n][1], sums[m][n][2], sums[m][n][3]);
         }
       }
-    } else {
-      AddChunk<S>(reinterpret_cast<const float*>(stage + Copier::kScales), args.outputs.gain, sums, y);
     }
   }
   if constexpr (!S::kPartials) {
