@@ -18,13 +18,9 @@ constexpr int64_t kMostNumbers = int64_t{1} << 26;
 
 template <typename T>
 std::vector<int64_t> Elements(std::string_view data) {
-  std::vector<int64_t> numbers(data.size() / sizeof(T));
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    T value;
-    std::memcpy(&value, data.data() + i * sizeof(T), sizeof(T));
-    numbers[i] = value;
-  }
-  return numbers;
+  std::vector<T> values(data.size() / sizeof(T));
+  std::memcpy(values.data(), data.data(), values.size() * sizeof(T));
+  return {values.begin(), values.end()};
 }
 
 // What stands after 'key': in a header without blanks; "" if nothing does.
@@ -93,7 +89,8 @@ NpyArray ParseNpy(const std::string& bytes, const std::string& name, std::span<c
     if (ValueOf(header, "descr").starts_with('\'' + std::string(type) + '\'')) array.type = type;
   }
   if (array.type.empty()) reject("another type of number");
-  const std::string_view data = std::string_view(bytes).substr(prefix + header_size);
+  std::string_view data = bytes;
+  data.remove_prefix(prefix + header_size);
   const size_t size = static_cast<size_t>(array.type.back() - '0');
   if (data.size() != count * size) {
     reject(std::to_string(data.size() / size) + " numbers of a shape of " + std::to_string(count));

@@ -51,7 +51,7 @@ int32_t ScAccumulator::Finish(int64_t acc, int64_t negatives, int64_t dims, int 
     acc += is_xnor_ ? 2 * change : change;
   }
   acc = Clamp(acc);
-  if (config_.fault_acc == 0) return static_cast<int32_t>(acc);
+  if (config_.fault_acc == 0 || config_.acc_bits == 0) return static_cast<int32_t>(acc);
   auto word = static_cast<uint32_t>(acc);
   if (config_.fault_acc_bit < 0) {
     word ^= FlippedBits(register_line_, config_.acc_bits, row.acc_key, column);
