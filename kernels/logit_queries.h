@@ -23,7 +23,10 @@ struct TokenCount {
   int32_t generated = 0;
 };
 
-// The token that follows row `row` of the logits. In this order: bias, penalties, temperature, top_k, top_p, min_p,
+// Words of 32 bits that hold one bit for each token.
+constexpr int64_t TokenMaskWords(int64_t vocab_size) { return (vocab_size + 31) / 32; }
+
+// The token that follows row `row` of the logits. In this order: bias, penalties, mask, temperature, top_k, top_p, min_p,
 // draw (kernels/math/sampling.h). Candidates rank by (logit descending, id ascending).
 struct TokenPick {
   int32_t row = 0;
@@ -37,6 +40,9 @@ struct TokenPick {
   uint64_t random = 0;                 // of this draw
   std::span<const LogitBias> biases;   // distinct ids
   std::span<const TokenCount> counts;  // distinct ids; read where a penalty is set
+  // Tokens that may be picked: bit id % 32 of word id / 32, TokenMaskWords(vocab_size) words. The others rank last and weigh
+  // nothing (DisallowedLogit). Empty: all. Requires: one of them at least.
+  std::span<const uint32_t> allowed;
 };
 
 // Most alternatives that a LogProbQuery may ask for.

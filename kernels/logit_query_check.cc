@@ -44,6 +44,12 @@ void CheckPick(const TokenPick& pick, int64_t vocab_size, size_t index) {
     require(IsFinite(entry.bias), "a bias not finite");
   }
   for (const TokenCount& entry : pick.counts) check_id(entry.id);
+  if (pick.allowed.empty()) return;
+  require(static_cast<int64_t>(pick.allowed.size()) == TokenMaskWords(vocab_size), "a mask of another vocabulary");
+  bool any = false;
+  for (size_t word = 0; word + 1 < pick.allowed.size(); ++word) any = any || pick.allowed[word] != 0;
+  const uint32_t last = pick.allowed.back() << (31 - (vocab_size - 1) % 32);  // bits beyond the vocabulary are not read
+  require(any || last != 0, "no token that is allowed");
 }
 
 }  // namespace

@@ -31,13 +31,19 @@ class CpuLogitQueries final : public LogitQueryBuffer {
     queries_ = queries;
     biases_.clear();
     counts_.clear();
+    masks_.clear();
     biases_.reserve(static_cast<size_t>(entries));
     counts_.reserve(static_cast<size_t>(entries));
+    size_t mask_words = 0;
+    for (const TokenPick& pick : queries_.picks) mask_words += pick.allowed.size();
+    masks_.reserve(mask_words);
     for (TokenPick& pick : queries_.picks) {
       const auto bias = biases_.insert(biases_.end(), pick.biases.begin(), pick.biases.end());
       pick.biases = {bias, biases_.end()};
       const auto count = counts_.insert(counts_.end(), pick.counts.begin(), pick.counts.end());
       pick.counts = {count, counts_.end()};
+      const auto mask = masks_.insert(masks_.end(), pick.allowed.begin(), pick.allowed.end());
+      pick.allowed = {mask, masks_.end()};
     }
     picked_.assign(queries_.picks.size(), -1);
     logprobs_.assign(queries_.logprobs.size(), {});
@@ -54,6 +60,7 @@ class CpuLogitQueries final : public LogitQueryBuffer {
   LogitQueries queries_;
   std::vector<LogitBias> biases_;
   std::vector<TokenCount> counts_;
+  std::vector<uint32_t> masks_;
   std::vector<int32_t> picked_;
   std::vector<LogProbAnswer> logprobs_;
 };
@@ -62,7 +69,7 @@ class CpuLogitQueries final : public LogitQueryBuffer {
 struct Draw {
   const TokenPick* pick = nullptr;
   const float* logits = nullptr;       // of the row, or `adjusted`
-  std::vector<float> adjusted;         // with biases and penalties
+  std::vector<float> adjusted;         // with biases, penalties and mask
   uint64_t first = 0;                  // rank of the likeliest token
   bool finite = false;                 // all logits are
   uint64_t cut = 0;                    // rank of the last token that top_k and top_p leave
@@ -73,7 +80,7 @@ struct Draw {
 };
 
 bool IsAdjusted(const TokenPick& pick) {
-  return !pick.biases.empty() ||
+  return !pick.biases.empty() || !pick.allowed.empty() ||
          (!pick.counts.empty() &&
           (pick.repeat_penalty != 1.0f || pick.presence_penalty != 0.0f || pick.frequency_penalty != 0.0f));
 }
@@ -91,6 +98,10 @@ void Adjust(Draw& draw, const float* row, int64_t vocab) {
   for (const TokenCount& entry : pick.counts) {
     float& logit = draw.adjusted[static_cast<size_t>(entry.id)];
     logit = Penalize(logit, entry.generated, pick.repeat_penalty, pick.presence_penalty, pick.frequency_penalty);
+  }
+  if (pick.allowed.empty()) return;
+  for (int32_t id = 0; id < vocab; ++id) {
+    if (!IsAllowed(pick.allowed.data(), id)) draw.adjusted[static_cast<size_t>(id)] = DisallowedLogit();
   }
 }
 

@@ -27,6 +27,12 @@ STOCH_HD float Penalize(float logit, int32_t generated, float repeat, float pres
   return generated > 0 ? logit - (presence + frequency * static_cast<float>(generated)) : logit;
 }
 
+// The logit of a token that a mask does not allow, after bias and penalties: the lowest finite one. Its weight is 0 next to
+// every logit above -1e38.
+STOCH_HD float DisallowedLogit() { return BitsToFloat(0xff7fffffu); }
+// Whether the mask `allowed`, a bit a token, allows a token.
+STOCH_HD bool IsAllowed(const uint32_t* allowed, int32_t id) { return ((allowed[id / 32] >> (id % 32)) & 1u) != 0; }
+
 // Integers in the order of floats: a < b exactly if OrderedKey(a) < OrderedKey(b); -0 and +0 are one key. NaN lies
 // outside of the keys of numbers.
 STOCH_HD uint32_t OrderedKey(float x) {

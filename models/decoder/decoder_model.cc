@@ -35,7 +35,7 @@ void CheckAttentionAccumulator(const KvCacheSpec& spec, int64_t context) {
 // Whether the largest logit of the row answers all queries.
 bool NeedOnlyLargest(const LogitQueries& queries) {
   const auto is_largest = [](const TokenPick& pick) {
-    return pick.temperature == 0.0f && pick.biases.empty() && pick.repeat_penalty == 1.0f &&
+    return pick.temperature == 0.0f && pick.biases.empty() && pick.allowed.empty() && pick.repeat_penalty == 1.0f &&
            pick.presence_penalty == 0.0f && pick.frequency_penalty == 0.0f;
   };
   return !queries.wants_logits && queries.picks.size() == 1 && queries.logprobs.empty() &&

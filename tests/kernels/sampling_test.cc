@@ -34,6 +34,9 @@ int32_t Reference(std::vector<float> logits, const TokenPick& pick) {
       logit -= pick.presence_penalty + pick.frequency_penalty * static_cast<float>(entry.generated);
     }
   }
+  for (size_t id = 0; id < logits.size() && !pick.allowed.empty(); ++id) {
+    if ((pick.allowed[id / 32] >> (id % 32) & 1) == 0) logits[id] = std::numeric_limits<float>::lowest();
+  }
   for (const float logit : logits) {
     if (!std::isfinite(logit)) return -1;
   }
@@ -99,7 +102,23 @@ std::vector<std::vector<float>> Rows(size_t vocab) {
 struct PickEntries {
   std::vector<LogitBias> biases;
   std::vector<TokenCount> counts;
+  std::vector<uint32_t> allowed;
 };
+
+// One token, a few, half of them or nearly all.
+std::vector<uint32_t> RandomMask(std::mt19937_64& random, size_t vocab) {
+  std::vector<uint32_t> mask(static_cast<size_t>(TokenMaskWords(static_cast<int64_t>(vocab))));
+  const uint64_t kind = random() % 4;
+  for (uint32_t& word : mask) {
+    const auto bits = static_cast<uint32_t>(random());
+    if (kind == 1) word = random() % 16 == 0 ? bits : 0;
+    if (kind == 2) word = bits;
+    if (kind == 3) word = bits | static_cast<uint32_t>(random()) | static_cast<uint32_t>(random());
+  }
+  const size_t one = random() % vocab;
+  mask[one / 32] |= 1u << (one % 32);
+  return mask;
+}
 
 // Options of all kinds, as users mix them.
 TokenPick RandomPick(std::mt19937_64& random, size_t vocab, PickEntries& entries) {
@@ -124,6 +143,8 @@ TokenPick RandomPick(std::mt19937_64& random, size_t vocab, PickEntries& entries
   for (size_t id = random() % 7; random() % 4 == 0 && id < vocab; id += 1 + random() % (vocab / 2 + 1)) {
     entries.biases.push_back({static_cast<int32_t>(id), static_cast<float>(choose(-100, 5, 0.125))});
   }
+  if (random() % 3 == 0) entries.allowed = RandomMask(random, vocab);
+  pick.allowed = entries.allowed;
   pick.biases = entries.biases;
   pick.counts = entries.counts;
   return pick;
@@ -133,7 +154,8 @@ std::string Text(const TokenPick& pick) {
   return "T " + std::to_string(pick.temperature) + " k " + std::to_string(pick.top_k) + " p " +
          std::to_string(pick.top_p) + " min_p " + std::to_string(pick.min_p) + " repeat " +
          std::to_string(pick.repeat_penalty) + " biases " + std::to_string(pick.biases.size()) + " counts " +
-         std::to_string(pick.counts.size()) + " random " + std::to_string(pick.random);
+         std::to_string(pick.counts.size()) + " mask " + std::to_string(pick.allowed.size()) + " random " +
+         std::to_string(pick.random);
 }
 
 // Picks are integers: CPU variants share their source. Log-probabilities sum floats by each variant.
@@ -308,6 +330,37 @@ TEST_P(SamplingOps, LogitsThatAreNotFiniteGiveNoToken) {
   for (size_t i = 0; i < 10; ++i) EXPECT_EQ(buffer->picked()[i] >= 0, i % 5 == 0) << i;
 }
 
+// A mask hides what is not finite, as it hides what is likely.
+TEST_P(SamplingOps, AMaskLeavesWhatItAllows) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  const Device device = backend->devices().front();
+  constexpr size_t kVocab = 1003;
+  std::vector<float> logits = Normal(9, kVocab, 1.0f);
+  logits[7] = 50;
+  logits[8] = std::numeric_limits<float>::infinity();
+  const DeviceTensor in(*backend, {1, kVocab}, logits);
+  const auto buffer = backend->MakeLogitQueries(device, {kVocab, 3, 1, 0});
+  std::vector<uint32_t> last(static_cast<size_t>(TokenMaskWords(kVocab)));
+  last.back() = 1u << (1002 % 32);
+  std::vector<uint32_t> without(last.size(), ~0u);
+  without[0] &= ~(3u << 7);
+  LogitQueries queries;
+  for (const std::vector<uint32_t>* mask : {&last, &without, &last}) {
+    TokenPick pick;
+    pick.row = 0;
+    pick.temperature = queries.picks.empty() ? 0.0f : 1.0f;
+    pick.random = ~uint64_t{0};
+    pick.allowed = *mask;
+    queries.picks.push_back(pick);
+  }
+  backend->UploadLogitQueries(*buffer, queries);
+  backend->PickTokens({in.view(), 0}, *buffer, {0, 3});
+  backend->Synchronize(device);
+  EXPECT_EQ(buffer->picked()[0], 1002);
+  EXPECT_EQ(buffer->picked()[1], Reference(logits, queries.picks[1]));
+  EXPECT_EQ(buffer->picked()[2], 1002);
+}
+
 TEST_P(LogProbOps, AreTheHostsBitForBit) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
   const Device device = backend->devices().front();
@@ -396,6 +449,13 @@ TEST_P(SamplingOps, RefusesWhatItCannotAnswer) {
   pick = {};
   pick.top_p = 0;
   refuses({{pick}, {}}, {"top_p"});
+  std::vector<uint32_t> mask = {~0u << 10};  // ids that there are none of
+  pick = {};
+  pick.allowed = mask;
+  refuses({{pick}, {}}, {"no token that is allowed"});
+  mask = {1, 1};
+  pick.allowed = mask;
+  refuses({{pick}, {}}, {"mask of another vocabulary"});
   test::ExpectInvalid([&] { backend->MakeLogitQueries(device, {0, 1, 1, 1}); }, {"limits"});
 }
 

@@ -16,6 +16,12 @@ size_t AdjustedBytes(const LogitQueryLimits& limits) {
   return static_cast<size_t>(limits.max_picks) * static_cast<size_t>(limits.vocab_size) * sizeof(float);
 }
 
+// Bytes of one pick's mask, and of those of all picks.
+size_t MaskBytes(const LogitQueryLimits& limits) {
+  return static_cast<size_t>(TokenMaskWords(limits.vocab_size)) * sizeof(uint32_t);
+}
+size_t MasksBytes(const LogitQueryLimits& limits) { return static_cast<size_t>(limits.max_picks) * MaskBytes(limits); }
+
 bool HasPenalty(const TokenPick& pick) {
   return pick.repeat_penalty != 1.0f || pick.presence_penalty != 0.0f || pick.frequency_penalty != 0.0f;
 }
@@ -32,7 +38,7 @@ CudaLogitQueries::Offsets CudaLogitQueries::OffsetsOf(const LogitQueryLimits& li
 
 int64_t CudaLogitQueries::Bytes(const LogitQueryLimits& limits) {
   const size_t picked = AlignField(static_cast<size_t>(limits.max_picks) * sizeof(int32_t));
-  return static_cast<int64_t>(OffsetsOf(limits).end + picked + AdjustedBytes(limits));
+  return static_cast<int64_t>(OffsetsOf(limits).end + picked + MasksBytes(limits) + AdjustedBytes(limits));
 }
 
 CudaLogitQueries::CudaLogitQueries(DeviceContext& ctx, const LogitQueryLimits& limits) : ctx_(ctx), limits_(limits) {
@@ -41,14 +47,17 @@ CudaLogitQueries::CudaLogitQueries(DeviceContext& ctx, const LogitQueryLimits& l
   const size_t picked = AlignField(static_cast<size_t>(limits.max_picks) * sizeof(int32_t));
   device_buffer_ = AllocateDevice(ctx.device, offsets_.end + picked);
   STOCH_CUDA(cudaMemsetAsync(device_buffer_.data(), 0, offsets_.end + picked, ctx.stream));
+  masks_ = AllocateDevice(ctx.device, MasksBytes(limits));
   adjusted_ = AllocateDevice(ctx.device, AdjustedBytes(limits));
   answers_ = AllocatePinned(static_cast<size_t>(limits.max_logprobs) * sizeof(LogProbAnswer) + picked);
   std::memset(answers_.data(), 0, answers_.bytes());
   upload_.emplace(ctx, offsets_.end);
+  mask_upload_.emplace(ctx, MasksBytes(limits));
   view_.picks = FieldAt<PickRecord>(device_buffer_, offsets_.picks);
   view_.logprobs = FieldAt<LogProbQuery>(device_buffer_, offsets_.logprobs);
   view_.entries = FieldAt<PickEntry>(device_buffer_, offsets_.entries);
   view_.picked = FieldAt<int32_t>(device_buffer_, offsets_.end);
+  view_.masks = static_cast<const uint32_t*>(masks_.data());
   view_.adjusted = static_cast<float*>(adjusted_.data());
   view_.answers = FieldAt<LogProbAnswer>(answers_, 0);
   view_.picked_host = FieldAt<int32_t>(answers_, static_cast<size_t>(limits.max_logprobs) * sizeof(LogProbAnswer));
@@ -60,7 +69,7 @@ void CudaLogitQueries::Upload(const LogitQueries& queries) {
   const Buffer& host = upload_->Next();
   auto* picks = FieldAt<PickRecord>(host, offsets_.picks);
   auto* entries = FieldAt<PickEntry>(host, offsets_.entries);
-  int32_t next = 0;
+  int32_t next = 0, masks = 0;
   for (size_t i = 0; i < queries.picks.size(); ++i) {
     const TokenPick& pick = queries.picks[i];
     PickRecord& record = picks[i];
@@ -73,6 +82,7 @@ void CudaLogitQueries::Upload(const LogitQueries& queries) {
     record.top_p = pick.top_p;
     record.min_weight = MinPWeight(pick.min_p);
     record.random = pick.random;
+    record.mask = pick.allowed.empty() ? -1 : masks++;
     record.first_bias = next;
     record.num_biases = static_cast<int32_t>(pick.biases.size());
     for (const LogitBias& entry : pick.biases) entries[next++] = {entry.id, FloatToBits(entry.bias)};
@@ -89,8 +99,20 @@ void CudaLogitQueries::Upload(const LogitQueries& queries) {
   size_t used = num_picks_ * sizeof(PickRecord);
   if (num_logprobs_ > 0) used = offsets_.logprobs + num_logprobs_ * sizeof(LogProbQuery);
   if (next > 0) used = offsets_.entries + static_cast<size_t>(next) * sizeof(PickEntry);
-  if (used == 0) return;
-  upload_->CopyTo(device_buffer_.data(), used);
+  if (used > 0) upload_->CopyTo(device_buffer_.data(), used);
+  if (masks > 0) UploadMasks(queries);
+}
+
+void CudaLogitQueries::UploadMasks(const LogitQueries& queries) {
+  const Buffer& host = mask_upload_->Next();
+  const size_t bytes = MaskBytes(limits_);
+  size_t used = 0;
+  for (const TokenPick& pick : queries.picks) {
+    if (pick.allowed.empty()) continue;
+    std::memcpy(FieldAt<char>(host, used), pick.allowed.data(), bytes);
+    used += bytes;
+  }
+  mask_upload_->CopyTo(masks_.data(), used);
 }
 
 }  // namespace stoch::cuda

@@ -24,6 +24,7 @@ struct PickRecord {
   int32_t num_biases = 0;
   int32_t first_count = 0;  // in entries
   int32_t num_counts = 0;   // 0 where no penalty is set
+  int32_t mask = -1;        // in masks; -1: every token is allowed
   double top_p = 1;
   uint64_t min_weight = 0;
   uint64_t random = 0;
@@ -40,6 +41,7 @@ struct LogitQueryView {
   const PickRecord* picks = nullptr;       // device, [max_picks]
   const LogProbQuery* logprobs = nullptr;  // device, [max_logprobs]
   const PickEntry* entries = nullptr;      // device, [max_entries]
+  const uint32_t* masks = nullptr;         // device, [max_picks][TokenMaskWords(vocab_size)]
   float* adjusted = nullptr;               // device, [max_picks][vocab_size]
   int32_t* picked = nullptr;               // device, [max_picks]
   int32_t* picked_host = nullptr;          // pinned, [max_picks]: the same, for the host
@@ -62,8 +64,8 @@ class CudaLogitQueries final : public LogitQueryBuffer {
   const LogitQueryView& view() const { return view_; }
   const LogitQueryLimits& limits() const { return limits_; }
 
-  // Requires and Errors: Backend::UploadLogitQueries. Async: one copy on the context's stream; the host buffer is
-  // reused only after its copy ran.
+  // Requires and Errors: Backend::UploadLogitQueries. Async: one copy on the context's stream, and one of masks where there
+  // are any; a host buffer is reused only after its copy ran.
   void Upload(const LogitQueries& queries);
 
  private:
@@ -71,14 +73,17 @@ class CudaLogitQueries final : public LogitQueryBuffer {
     size_t picks = 0, logprobs = 0, entries = 0, end = 0;
   };
   static Offsets OffsetsOf(const LogitQueryLimits& limits);
+  void UploadMasks(const LogitQueries& queries);
 
   DeviceContext& ctx_;
   LogitQueryLimits limits_;
   Offsets offsets_;
   Buffer device_buffer_;
+  Buffer masks_;
   Buffer adjusted_;
   Buffer answers_;
   std::optional<PinnedUpload> upload_;
+  std::optional<PinnedUpload> mask_upload_;
   LogitQueryView view_;
   size_t num_picks_ = 0;
   size_t num_logprobs_ = 0;

@@ -7,7 +7,7 @@ namespace {
 
 using namespace sampling;
 
-// Copies this block's ids with biases and penalties. Entries of one list have distinct ids, so their order is free.
+// Copies this block's ids with biases, penalties and mask. Entries of one list have distinct ids, so their order is free.
 __device__ void Adjust(const LogitQueryView& queries, const PickRecord& pick, const RowScan& scan, float* adjusted) {
   const int thread = static_cast<int>(threadIdx.x);
   const auto mine = [&](int32_t id) { return id >= scan.block_begin() && id < scan.block_end(); };
@@ -25,6 +25,14 @@ __device__ void Adjust(const LogitQueryView& queries, const PickRecord& pick, co
                                   pick.presence_penalty, pick.frequency_penalty);
   }
   __syncthreads();
+  if (pick.mask >= 0) {
+    const int64_t words = TokenMaskWords(queries.vocab_size);
+    const uint32_t* allowed = queries.masks + pick.mask * words;
+    for (int32_t id = scan.block_begin() + thread; id < scan.block_end(); id += kThreads) {
+      if (!IsAllowed(allowed, id)) adjusted[id] = DisallowedLogit();
+    }
+    __syncthreads();
+  }
 }
 
 // The token of a pick; -1 if its logits are not all finite. All threads of the cluster get it.
@@ -79,7 +87,7 @@ __global__ void __launch_bounds__(kThreads) PickTokensKernel(const QueryArgs arg
   const float* logits = args.logits + row * args.stride;
   const int32_t vocab_size = args.queries.vocab_size;
   RowScan scan(logits, vocab_size, scan_shared);
-  if (pick.num_biases > 0 || pick.num_counts > 0) {
+  if (pick.num_biases > 0 || pick.num_counts > 0 || pick.mask >= 0) {
     float* adjusted = args.queries.adjusted + query * vocab_size;
     Adjust(args.queries, pick, scan, adjusted);
     scan.SetRow(adjusted);
