@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/request/grammar.h"
 #include "engine/speculation/draft_source.h"
 #include "kernels/backend.h"
 #include "loader/config/decoder_config.h"
@@ -35,6 +36,7 @@ struct EngineOptions {
   // nobody. Only where rows of a pass have the bits of single steps. Texts are the same with any (docs/speculation.md).
   int64_t draft_tokens = 0;
   DraftSourceMaker make_drafts;
+  GuideMaker make_guide;                                 // of requests with a grammar; empty: they are refused
   std::optional<DecoderPlacement> placement;             // which device holds what; default: all on the backend's first
   RankLink* ranks = nullptr;                             // to the processes of placement.ranks; outlives the engine
   std::vector<std::string> notices;                      // of who chose these options, for Engine::notices()

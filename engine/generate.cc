@@ -82,11 +82,31 @@ Generation::Generation(Engine& engine, GenerateRequest request, PrefixCache* pre
     counts_.AddPrompt(request_.prompt);
     for (const int32_t id : result_.ids) counts_.AddGenerated(id);
   }
-  if (engine.options().draft_tokens > 0) draft_source_ = engine.options().make_drafts();
+  if (!request_.grammar.empty()) BeginGuide();
+  // Guesses that the grammar forbids would cost more than they bring.
+  if (engine.options().draft_tokens > 0 && guide_ == nullptr) draft_source_ = engine.options().make_drafts();
   result_.prompt_logprobs = std::move(known.logprobs);
   if (request_.prompt_logprobs && reused_ == 0) result_.prompt_logprobs.emplace_back();
   start_ = first_token_ = Clock::now();
   if (max_tokens_ == 0 && !request_.prompt_logprobs) Finish(FinishReason::kLength);
+}
+
+// The grammar up to the ids so far; those that are stepped again follow as they come.
+void Generation::BeginGuide() {
+  Validate(request_.grammar);
+  if (!engine_->options().make_guide) {
+    throw InvalidInput("a grammar needs a tokenizer, and a build with grammars");
+  }
+  guide_ = engine_->options().make_guide(request_.grammar, stop_ids_);
+  mask_.resize(static_cast<size_t>(TokenMaskWords(engine_->config().vocab_size)));
+  for (const int32_t id : result_.ids) guide_->Accept(id);
+  guide_->Fill(mask_);
+}
+
+void Generation::FollowGuide(int32_t id) {
+  if (guide_ == nullptr) return;
+  guide_->Accept(id);
+  guide_->Fill(mask_);
 }
 
 // Whether emitted ids are stepped as they were at first, one in each pass.
@@ -154,6 +174,7 @@ void Generation::Ask(const StepItem& item) {
 void Generation::AskPicks() {
   const int64_t position = IdsWithoutDrafts();
   queries_.picks.push_back(MakePick(request_.sampling, counts_.entries(), position));
+  if (guide_ != nullptr) queries_.picks.back().allowed = mask_;
   draft_counts_.clear();
   TokenCounts counts = HasPenalties(request_.sampling) && drafts_ > 0 ? counts_ : TokenCounts{};
   for (int64_t i = 0; i < drafts_; ++i) {
@@ -258,6 +279,7 @@ bool Generation::Emit(int32_t id) {
   } else {
     ForgetDrafts();
     sequence_->Append({&id, 1});
+    FollowGuide(id);
   }
   return drafted;
 }

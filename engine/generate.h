@@ -18,6 +18,7 @@
 #include "engine/logits_hash.h"
 #include "engine/logprobs.h"
 #include "engine/prefix_cache.h"
+#include "engine/request/grammar.h"
 #include "engine/request/request.h"
 #include "engine/sampler.h"
 #include "engine/speculation/draft_lengths.h"
@@ -55,20 +56,21 @@ class Generation {
   // Bits:   the same with and without prefixes. With emitted ids, what follows them is what followed them before:
   //         where the configuration is chunk-invariant they are computed with the prompt, elsewhere, and where logits
   //         are hashed, one after another as they came.
-  // Errors: InvalidInput: empty prompt, ids out of range, a prompt longer than the context, bad options,
-  //         or no free pages.
+  // Errors: InvalidInput: empty prompt, ids out of range, a prompt longer than the context, bad options, a bad grammar, or
+  //         no free pages.
   Generation(Engine& engine, GenerateRequest request, PrefixCache* prefixes = nullptr, bool reserved = true);
 
   const Engine& engine() const { return *engine_; }
   bool done() const { return result_.finish_reason != FinishReason::kNone; }
   // Guesses at the tokens after its ids, for Next to check: from the source of the engine's options. Empty while tokens
-  // that it began with are left, and where the options draft nothing. Requires: !done(), and no step over it in flight.
+  // that it began with are left, where a grammar says what may come, and where the options draft nothing. Requires: !done(), and no step over it in flight.
   std::vector<DraftedToken> Drafts();
   // Its share of the next pass within a budget of rows; num_tokens = 0 if it does not fit. What the item refers to
   // stays as it is until the next call. Requires: !done(), and no step over it in flight.
   // drafts: tokens that the pass checks besides, as many of them as there are rows and pages for: Drafts(), cut. They are
   //         pending tokens of the sequence until Accept or the next call.
   StepItem Next(int64_t budget, std::span<const DraftedToken> drafts = {});
+  // Errors of Accept: InvalidInput where a logit is not finite, or the grammar comes to nothing.
   // After a Step that ran `item` = Next(...): reads its output rows, which start at `first_row`, and picks a token if
   // the prompt is complete, and one more for each draft that was picked. Returns: how many output rows were its own.
   // on_id: sees every token but a stop id, in order; false: its text came to a stop string, and nothing follows it.
@@ -95,6 +97,8 @@ class Generation {
   using Clock = std::chrono::steady_clock;
   void Ask(const StepItem& item);
   void AskPicks();
+  void BeginGuide();
+  void FollowGuide(int32_t id);
   void AcceptPromptLogprobs(const StepItem& item, int64_t first_row);
   TokenLogprob LogprobOf(int64_t row) const;
   void KeepPrefix();
@@ -117,6 +121,8 @@ class Generation {
   std::unique_ptr<Sequence> sequence_;
   LogitsHash hash_;
   TokenCounts counts_;
+  std::unique_ptr<TokenGuide> guide_;          // null: every token may come
+  std::vector<uint32_t> mask_;                 // of the next pick, with a guide
   std::unique_ptr<DraftSource> draft_source_;  // null: nothing is drafted
   int64_t drafts_ = 0;                         // the last tokens of the sequence, which no pass has confirmed
   RowQueries queries_;                         // of the item that Next gave last

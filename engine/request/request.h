@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/request/grammar.h"
 #include "kernels/logit_queries.h"
 
 namespace stoch {
@@ -54,6 +55,7 @@ struct GenerateRequest {
   std::vector<int32_t> emitted;
   int64_t max_tokens = -1;  // -1 = up to the context
   SamplingOptions sampling;
+  GrammarSpec grammar;            // that the answer is of, from its first token on
   std::vector<std::string> stop;  // for who makes text of the ids (engine/request/text_stream.h); engines read ids only
   std::vector<int32_t> stop_ids;  // as well as the model's end-of-sequence ids
   bool ignore_eos = false;        // the model's; stop_ids count all the same

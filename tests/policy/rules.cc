@@ -181,6 +181,8 @@ std::vector<Layer> MakeLayers() {
       {"engine/chat/", {"loader/*.h", "loader/tokenizer/*.h", "loader/tokenizer/unicode/", "kernels/base/"}},
       {"engine/serve/format/", gateway + Patterns{"engine/chat/*.h", "engine/serve/http/"}},
       {"engine/serve/", gateway + Patterns{"engine/chat/*.h", "engine/serve/http/", "engine/serve/format/"}},
+      {"engine/grammar/",
+       {"loader/*.h", "loader/tokenizer/*.h", "kernels/base/", "kernels/logit_queries.h", "engine/request/"}},
       {"engine/ipc/", {"kernels/base/", "engine/request/"}},
       {"engine/gateway/", gateway + Patterns{"engine/ipc/", "engine/serve/*.h"}},
       {"engine/speculation/", {}},
