@@ -45,7 +45,7 @@ class Reader {
   }
   std::string Text(const Json& value, const std::string& key) const {
     if (!value.is_string()) RejectValue(key, value, "a text");
-    const auto text = value.get<std::string>();
+    auto text = value.get<std::string>();
     const bool plain = std::none_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20; });
     if (!plain) RejectValue(key, value, "a text without control characters");
     return text;
