@@ -274,7 +274,9 @@ LinearPlan PlanScTiles(const GpuTraits& gpu, const ScTraits& sc, const LinearSha
   const int64_t scale_bytes = is_split ? 0 : (rows + plan.tile_tokens) * kFloat;
   const int64_t stage_bytes = scale_bytes + (formed ? plan.tile_tokens * kTileFormTokenBytes + rows * kTileFormDims
                                                     : streams.block_bytes() + rows * kTileDims);
-  plan.shared_bytes = plan.stages * stage_bytes + (usual ? 0 : RankTableBytes(sc, streams));
+  plan.shared_bytes = plan.stages * stage_bytes + (formed  ? kTileFormTableBytes
+                                                   : usual ? 0
+                                                           : RankTableBytes(sc, streams));
   const int64_t operand_bytes = formed ? TileFormBytes(dims, shape.tokens, plan.tile_tokens) : streams.bytes();
   plan.launch_bytes = ScratchLayout::Aligned(operand_bytes) + ScratchLayout::Aligned(streams.scale_count() * kFloat);
   plan.blocks = static_cast<int>(tiles_of(plan.tile_tokens));

@@ -74,6 +74,7 @@ inline constexpr int kTileStages = 4;
 inline constexpr int kTileTableStages = 3;  // next to a table of ranks
 inline constexpr int kTileFormStages = 3;   // of 32 dimensions, by the closed form
 inline constexpr int kTileFormDims = 32;
+inline constexpr int64_t kTileFormTableBytes = 8192;  // words of all codes
 // Bytes of a stage and token: bits, elements of three int8 products, and steps, a word a digit for 32 tokens.
 inline constexpr int kTileFormTokenBytes = kTileFormDims * 4 + kTileFormDims * 3 + kTileFormDims * 24 * 4 / 32;
 inline constexpr int64_t kTileCombineBytes = 96 * 1024;

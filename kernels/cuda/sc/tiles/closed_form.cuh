@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/sc/tensor_core/operand.cuh"
 #include "kernels/cuda/sc/tiles/frame.cuh"
+#include "kernels/plan/linear/sc.h"
 
 namespace stoch::cuda::tiles {
 
@@ -28,12 +29,22 @@ struct ClosedLayout {
   static constexpr int kWords = kSteps + kTokens / kClosedGroup * kStepWords;
 };
 
-// `width` ones from bit `at` on.
-template <int kAt>
-__device__ __forceinline__ uint32_t OnesFrom(uint32_t width) {
-  uint32_t r;
-  asm("bmsk.clamp.b32 %0, %1, %2;\n" : "=r"(r) : "n"(kAt), "r"(width));
-  return r;
+// Words of all codes: thermometers of both digits, complemented in all 32 bits where negative, of which bit 31 is the sign.
+// Eight copies, so that lanes meet few banks twice. One load replaces five instructions a weight, two of which the pipe of
+// address products has to do.
+inline constexpr int kWordCopies = 8;
+inline constexpr int kWordTableBytes = 256 * kWordCopies * 4;
+static_assert(kWordTableBytes == kTileFormTableBytes);
+
+// By all threads; a barrier is left to the caller.
+__device__ __forceinline__ void FillWordTable(uint32_t* table) {
+  for (int i = static_cast<int>(threadIdx.x); i < 256 * kWordCopies; i += static_cast<int>(blockDim.x)) {
+    const int code = i / kWordCopies;
+    const int level = code & 0x7f;
+    const int boundary = level + level / 64;
+    const uint32_t ones = ((1u << (boundary / 16)) - 1) | ((1u << (boundary % 16)) - 1) << 8;
+    table[i] = code < 128 ? ones : ~ones;
+  }
 }
 
 template <typename S>
@@ -43,6 +54,8 @@ struct ClosedFormBody {
   using Layout = ClosedLayout<S::kTokens>;
   static constexpr int kOperandBytes = Layout::kWords * 4;
   static constexpr int kGroups = S::kTokens / kClosedGroup;
+
+  uint32_t table;  // shared address of this lane's copy of the words
 
   // Operands of 16 rows and two dimensions of each quad, by the half of the quad.
   using Words = uint32_t[kRowOperands][2][4];
@@ -70,9 +83,9 @@ struct ClosedFormBody {
         elements[m][2][j] = signs & 0x01010101;
         Unrolled<4>([&](auto i) {
           constexpr uint32_t kByte = 1u << (8 * i);
-          const auto sign = static_cast<uint32_t>(__dp4a(static_cast<int>(signs), static_cast<int>(kByte), 0));
-          const uint32_t ones = OnesFrom<0>(__dp4a(high, kByte, 0u)) | OnesFrom<8>(__dp4a(low, kByte, 0u));
-          bits[m][i / 2][j + i % 2 * 2] = ones ^ sign;
+          const uint32_t word = LoadWord<0>(__dp4a(code, kByte * (kWordCopies * 4), table));
+          bits[m][i / 2][j + i % 2 * 2] = word;
+          const auto sign = static_cast<uint32_t>(static_cast<int32_t>(word) >> 31);
           const uint32_t high_word = __dp4a(high, kByte * 4, high_at + i * (4 * 32));
           const uint32_t low_word = __dp4a(low, kByte * 4, low_at + i * (4 * 64));
           Unrolled<kGroups>([&](auto g) {

@@ -40,10 +40,11 @@ __global__ void __launch_bounds__(S::kThreads, 1) StreamTilesKernel(const __grid
 
 template <typename S>
 __global__ void __launch_bounds__(S::kThreads, 1) ClosedFormTilesKernel(const __grid_constant__ TileArgs args) {
-  extern __shared__ __align__(256) uint8_t memory[];
+  extern __shared__ __align__(256) uint8_t memory[];  // the table of words, then the ring
   StartNext();
-  tiles::ClosedFormBody<S> body;
-  RunKernel<S>(args, memory, memory, body);
+  tiles::FillWordTable(reinterpret_cast<uint32_t*>(memory));
+  tiles::ClosedFormBody<S> body{SharedAddress(memory) + threadIdx.x % tiles::kWordCopies * 4};
+  RunKernel<S>(args, memory, memory + tiles::kWordTableBytes, body);
 }
 
 using Kernel = void (*)(TileArgs);
