@@ -39,7 +39,7 @@ TEST_F(ChatRendering, IsThatOfTransformers) {
       if (expected["rendered"][i].is_null()) {
         EXPECT_THROW((void)renderer.Render(request), InvalidInput) << name << i;
       } else {
-        EXPECT_EQ(renderer.Render(request), expected["rendered"][i]) << name << i;
+        EXPECT_EQ(renderer.Render(request), expected["rendered"][i].get<std::string>()) << name << i;
         ++compared;
       }
     }

@@ -108,7 +108,7 @@ TEST_F(Templates, MayHaveReasoningTakenApart) {
     reasoning += delta.value("reasoning_content", "");
     content += delta.value("content", "");
   }
-  EXPECT_EQ(reasoning, whole["reasoning_content"]);
+  EXPECT_EQ(reasoning, whole["reasoning_content"].get<std::string>());
   EXPECT_EQ(content, "");
 }
 
