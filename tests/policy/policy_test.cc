@@ -303,8 +303,9 @@ TEST(LicenceRule, WantsItInTheFirstLine) {
   EXPECT_EQ(findings("engine/serve/a.h.in", "// " + words), 0u);
   EXPECT_EQ(findings("python/src/exports.map", "/* " + words + " */\n"), 0u);
   EXPECT_EQ(findings("tools/run", "#!/bin/sh\n"), 1u);
-  for (const char* path : {"tools/a.py", "engine/serve/a.html", "engine/serve/a.h.in", "python/src/exports.map",
-                           "engine/CMakeLists.txt", ".github/workflows/a.yml"}) {
+  for (const char* path :
+       {"tools/a.py", "engine/serve/a.html", "engine/serve/a.js", "engine/serve/a.css", "engine/serve/a.h.in",
+        "python/src/exports.map", "engine/CMakeLists.txt", ".github/workflows/a.yml"}) {
     EXPECT_EQ(findings(path, "one\ntwo\n" + words + "\n"), 1u) << path;
   }
   EXPECT_EQ(findings("python/stoch/py.typed", ""), 0u);

@@ -61,8 +61,8 @@ bool HasWord(std::string_view text, std::string_view word) {
 // when it is configured. Not data, whose formats have no comments; not documents, which LICENSE covers; not the stub
 // that nanobind writes; not files without a line, such as py.typed, which has none by its definition (PEP 561).
 bool TakesLicence(const SourceFile& file) {
-  constexpr std::array kSuffixes = {".py",   ".sh",  ".cmake", "CMakeLists.txt", ".in",
-                                    ".html", ".map", ".toml",  ".yml",           ".proto"};
+  constexpr std::array kSuffixes = {".py",  ".sh",   ".cmake", "CMakeLists.txt", ".in", ".html",
+                                    ".map", ".toml", ".yml",   ".proto",         ".js", ".css"};
   if (file.text.empty()) return false;
   return StartsWith(file.text, "#!") || std::any_of(kSuffixes.begin(), kSuffixes.end(),
                                                     [&](const char* suffix) { return EndsWith(file.path, suffix); });

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The chat page in a real browser, headless: chat_page_test.py STOCH_BINARY [SCREENSHOT.png].
+"""The chat page in a real browser, headless: chat_page_test.py STOCH_BINARY [FOLDER_FOR_SCREENSHOTS].
 
 Drives Chromium by its WebDriver (Debian: chromium, chromium-driver). Exit code 77, which ctest shows as skipped, where
 they are not installed.
 """
 
-import base64
 import contextlib
 import json
 import os
@@ -16,81 +15,12 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from browser import Browser, check, eventually, fail
+from scripted import check_page
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 PROMPT = "Once upon a time"
-ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key that WebDriver gives elements
-
-
-def fail(what):
-    sys.exit(f"failed: {what}")
-
-
-def check(condition, what):
-    if not condition:
-        fail(what)
-    print(f"ok: {what}")
-
-
-def eventually(condition, what, limit_s=30):
-    deadline = time.monotonic() + limit_s
-    while not (value := condition()):
-        if time.monotonic() > deadline:
-            fail(f"{what} (not within {limit_s} s)")
-        time.sleep(0.02)
-    print(f"ok: {what}")
-    return value
-
-
-class Browser:
-    def __init__(self, driver_url):
-        self.url = driver_url
-        arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-                     "--no-proxy-server", "--window-size=900,700"]
-        options = {"args": arguments, "binary": shutil.which("chromium")}
-        wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
-        session = self._post("/session", {"capabilities": {"alwaysMatch": wanted}})
-        self.url += "/session/" + session["sessionId"]
-
-    def _call(self, method, path, body=None):
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"}, method=method)
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return json.load(answer)["value"]
-
-    def _post(self, path, body):
-        return self._call("POST", path, body)
-
-    def open(self, url):
-        self._post("/url", {"url": url})
-
-    def find(self, css):
-        return self._post("/element", {"using": "css selector", "value": css})[ELEMENT]
-
-    def text(self, css):
-        return self.run(f"return Array.from(document.querySelectorAll({json.dumps(css)})).map(e => e.textContent).join('|')")
-
-    def type(self, css, text):
-        self._post(f"/element/{self.find(css)}/value", {"text": text})
-
-    def click(self, css):
-        self._post(f"/element/{self.find(css)}/click", {})
-
-    def enabled(self, css):
-        return self._call("GET", f"/element/{self.find(css)}/enabled")
-
-    def run(self, script):
-        return self._post("/execute/sync", {"script": script, "args": []})
-
-    def errors(self):
-        return [entry["message"] for entry in self._post("/se/log", {"type": "browser"}) if entry["level"] == "SEVERE"]
-
-    def screenshot(self, path):
-        pathlib.Path(path).write_bytes(base64.b64decode(self._call("GET", "/screenshot")))
-
-    def close(self):
-        self._call("DELETE", "")
 
 
 @contextlib.contextmanager
@@ -131,13 +61,11 @@ def offline(stoch, prompt, tokens):
 
 def answer_text(browser):
     """Of the last answer, without its speed."""
-    return browser.run("const turns = document.querySelectorAll('.assistant');"
-                       "return turns.length ? Array.from(turns[turns.length - 1].childNodes)"
-                       ".filter(node => node.nodeType === Node.TEXT_NODE).map(node => node.data).join('') : ''")
+    return browser.run("return [...document.querySelectorAll('.assistant .text')].at(-1)?.textContent ?? ''")
 
 
 def set_fields(browser, temperature, tokens):
-    browser.run(f"temperature.value = {temperature}; tokens.value = {tokens};")
+    browser.run("temperature.value = arguments[0]; tokens.value = arguments[1]", temperature, tokens)
 
 
 def check_completion(browser, stoch):
@@ -147,7 +75,7 @@ def check_completion(browser, stoch):
     set_fields(browser, 0, 40)
     browser.type("#input", PROMPT)
     browser.click("#send")
-    eventually(lambda: not browser.enabled("#stop") and browser.text(".assistant .speed"), "an answer comes")
+    eventually(lambda: not browser.shown("#stop") and browser.text(".assistant .speed"), "an answer comes")
     check(browser.text(".user") == PROMPT, "below what was asked")
     answer = answer_text(browser)
     check(answer == offline(stoch, PROMPT, 40), f"and is that of stoch generate: {answer!r}")
@@ -165,10 +93,11 @@ def check_stop(browser):
     first = eventually(lambda: answer_text(browser), "text comes")
     # In one step: the answer takes less than a second, and two questions over a loaded machine's wire as long.
     check(browser.run("const [stop, send] = ['stop', 'send'].map((id) => document.getElementById(id));"
-                      "const can = !stop.disabled && send.disabled; stop.click(); return can;"),
+                      "const can = stop.checkVisibility() && !send.checkVisibility(); stop.click(); return can;"),
           "Stop can be pressed, Send cannot")
-    eventually(lambda: browser.enabled("#send"), "and ends it")
-    check(answer_text(browser).startswith(first) and browser.text(".failed") == "", "with what had come")
+    eventually(lambda: browser.shown("#send"), "and ends it")
+    check(answer_text(browser).startswith(first) and browser.text(".error:not([hidden])") == "", "with what had come")
+    eventually(lambda: browser.text(".mark") == "stopped", "which is marked")
 
 
 def check_chat(browser):
@@ -177,9 +106,9 @@ def check_chat(browser):
     for turn in (1, 2):
         browser.run("input.value = 'Tell me a story'")
         browser.type("#input", "\ue007")  # Enter sends
-        eventually(lambda: browser.enabled("#send") and len(browser.text(".assistant .speed").split("|")) == turn
+        eventually(lambda: browser.shown("#send") and len(browser.text(".assistant .speed").split("|")) == turn
                    and all(browser.text(".assistant .speed").split("|")), f"turn {turn} is answered")
-    check(browser.text(".failed") == "", "nothing failed")
+    check(browser.text(".error:not([hidden])") == "", "nothing failed")
     browser.run("input.value = ' '")
     browser.click("#send")
     check(len(browser.text(".user").split("|")) == 2, "an empty message is not sent")
@@ -189,15 +118,15 @@ def check_chat(browser):
     browser.click("#send")
     eventually(lambda: answer_text(browser), "an answer begins")
     browser.click("#clear")
-    eventually(lambda: browser.enabled("#send"), "and is left")
+    eventually(lambda: browser.shown("#send"), "and is left")
     set_fields(browser, 0, 12)
     browser.run("input.value = 'Tell me a story'")
     browser.click("#send")
-    eventually(lambda: browser.enabled("#send") and browser.text(".assistant .speed"), "a new conversation is answered")
-    check(browser.text(".failed") == "", "from its beginning")
+    eventually(lambda: browser.shown("#send") and browser.text(".assistant .speed"), "a new conversation is answered")
+    check(browser.text(".error:not([hidden])") == "", "from its beginning")
 
 
-def main(stoch, screenshot=None):
+def main(stoch, screenshots=None):
     missing = [program for program in ("chromium", "chromedriver") if shutil.which(program) is None]
     if missing:
         print("skipped: not installed: " + ", ".join(missing))
@@ -223,11 +152,13 @@ def main(stoch, screenshot=None):
         running.callback(browser.close)
         browser.open(addresses[0])
         check_completion(browser, stoch)
-        if screenshot:
-            browser.screenshot(screenshot)
+        if screenshots:
+            pathlib.Path(screenshots).mkdir(parents=True, exist_ok=True)
+            browser.screenshot(pathlib.Path(screenshots) / "completion.png")
         check_stop(browser)
         browser.open(addresses[1])
         check_chat(browser)
+        check_page(browser, addresses[1], pathlib.Path(screenshots) if screenshots else None)
         check(browser.errors() == [], "the console shows no errors")
 
 
