@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/tutorial.md in Python: which stream length costs how much, and whether mixed lengths beat one.
 
-A notebook as a script: cells begin at "# %%", and editors (or jupytext) run them one by one and show the figures. Run
-whole, it leaves the figures in FOLDER:
+A notebook as a script: cells begin at "# %%". examples/tutorial.ipynb has the same cells and is made of it:
+
+  tools/python --with jupytext -m jupytext --to ipynb examples/tutorial.py
+
+Run whole, it leaves the figures in FOLDER:
 
   tools/python --with tqdm examples/tutorial.py
 
@@ -11,8 +14,8 @@ TUTORIAL_FOLDER (build/tutorial-python) is where files go, TUTORIAL_WINDOWS (16)
 
 # %% [markdown]
 # # An ablation and a front of mixed lengths
-# Everything runs on the demo model, on a CPU, in the root of the repository. Numbers are those of `docs/tutorial.md`, since
-# the commands and these functions have the same bits.
+# Everything runs on the demo model, on a CPU, in a checkout of the repository (`pip install .` there first). Numbers are those
+# of `docs/tutorial.md`, since the commands and these functions have the same bits.
 
 # %%
 import json
@@ -21,10 +24,27 @@ from pathlib import Path
 
 import stoch
 
+os.chdir(next(folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / "docs/plots/front.json").exists()))
 FOLDER = Path(os.environ.get("TUTORIAL_FOLDER", "build/tutorial-python"))
 WINDOWS = int(os.environ.get("TUTORIAL_WINDOWS", "16"))
 FULL = WINDOWS >= 16
 FOLDER.mkdir(parents=True, exist_ok=True)
+
+# %% [markdown]
+# ## First steps
+# A model, a text, and the same text with streams of 32 cycles instead of 128 in one operator. Settings are a text, or a dict.
+
+# %%
+with stoch.load("demo", device="cpu") as model:
+    story = model.generate("Once upon a time", max_new_tokens=24)
+    print(story.text)
+    print(model.logits("Once upon a time").shape)
+model
+
+# %%
+with stoch.load("demo", device="cpu", sc={"preset": "halved", "down_proj": {"stoc_len": 32}}) as model:
+    print(model.generate("Once upon a time", max_new_tokens=24).text)
+story
 
 # %% [markdown]
 # ## Two texts

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from stoch import _safetensors, _stoch
-from stoch._config import ModelConfig, check_text
+from stoch._config import ModelConfig, Settings, check_text, settings_of
 from stoch._progress import ProgressArgument, reporter
 from stoch._rows import Plot, Row, Rows, flatten, plots_in
 
@@ -64,7 +64,7 @@ def run(command: str, arguments: Sequence[str], options: Mapping[str, Any], prog
 
 
 def _configuration(
-    sc: str | Sequence[str] | ModelConfig | None, files: Mapping[str, Path | str | int | None], each: bool
+    sc: Settings | Sequence[Settings] | ModelConfig | None, files: Mapping[str, Path | str | int | None], each: bool
 ) -> dict[str, Any]:
     """--sc and its files as options. `each`: several settings are as many configurations, a ModelConfig is one."""
     options: dict[str, Any] = dict(files)
@@ -75,7 +75,7 @@ def _configuration(
         options |= own
         settings = [",".join(sc.settings)] if each else sc.settings
     else:
-        settings = [] if sc is None else [sc] if isinstance(sc, str) else [check_text("sc", text) for text in sc]
+        settings = settings_of(sc)
     return {"sc": settings, **options}
 
 
@@ -110,7 +110,7 @@ def bench(
     model: Path | None = None,
     *,
     precision: str | Sequence[str] = (),
-    sc: str | Sequence[str] | ModelConfig | None = None,
+    sc: Settings | Sequence[Settings] | ModelConfig | None = None,
     prompt: int | Sequence[int] | None = None,
     decode: int | None = None,
     depth: int | Sequence[int] | None = None,
@@ -198,7 +198,7 @@ def calibrate(
     metric: str | None = None,
     sign: int | None = None,
     protect: float | None = None,
-    sc: str | Sequence[str] | None = None,
+    sc: Settings | Sequence[Settings] | None = None,
     mp: Path | None = None,
     smooth: Path | None = None,
     mask: Path | None = None,
@@ -294,7 +294,7 @@ def profile(
     model: Path,
     *,
     file: Path,
-    sc: str | Sequence[str] | ModelConfig | None = None,
+    sc: Settings | Sequence[Settings] | ModelConfig | None = None,
     mode: str = "local",
     heads: bool = False,
     ctx: int | None = None,
@@ -355,6 +355,24 @@ def profile(
     )
 
 
+@contextlib.contextmanager
+def _plan_file(plan: Mapping[str, Any]) -> Iterator[str]:
+    """The plan as a file while the block runs; an error that names the file says "plan"."""
+    try:
+        text = json.dumps(plan, default=os.fspath)
+    except (TypeError, ValueError) as error:
+        raise _stoch.InvalidInput(f"plan: expected what JSON can say: {error}") from None
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "plan.json")
+        _File(path).write_text(text, encoding="utf-8")
+        try:
+            yield path
+        except (_stoch.InvalidInput, _stoch.DeviceError) as error:
+            if path not in str(error):
+                raise
+            raise type(error)(str(error).replace(path, "plan")) from None
+
+
 def sweep(
     plan: Mapping[str, Any] | Path | None = None,
     *,
@@ -384,10 +402,7 @@ def sweep(
         "threads": threads,
     }
     if isinstance(plan, Mapping):
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "plan.json")
-            with open(path, "w", encoding="utf-8") as made:
-                json.dump(plan, made)
+        with _plan_file(plan) as path:
             run("sweep", [path], options, progress)
     else:
         run("sweep", [] if plan is None else [os.fspath(plan)], options, progress)

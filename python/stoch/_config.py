@@ -3,17 +3,21 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from stoch import _stoch
+from stoch._html import table
 from stoch._multiplier import MultiplierTable, count_digits, name_of
 
 # What a parameter may be given as.
 ScValue = int | float | bool | str | Sequence[int] | os.PathLike[str] | MultiplierTable | None
+# What --sc takes as one text, or a dict of it: {"preset": "halved", "down_proj": {"stoc_len": 64}}.
+Settings = str | Mapping[Any, Any]
 
 _ROWS = {row[0]: row for row in _stoch.parameters()}
 _ALIASES = {row[1]: row[0] for row in _ROWS.values() if row[1]}
@@ -30,12 +34,19 @@ def check_text(name: str, value: object) -> str:
     return value
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """"did you mean NAME? ", or nothing where no name is near."""
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f"did you mean {near[0]}? " if near else ""
+
+
 def _name_of(name: str) -> str:
     if name in _ROWS:
         return name
     if name in _ALIASES:
         return _ALIASES[name]
-    raise _stoch.InvalidInput(f"SC parameter {name}: allowed is {', '.join(_ROWS)}")
+    hint = did_you_mean(name, [*_ROWS, *_ALIASES])
+    raise _stoch.InvalidInput(f"SC parameter {name}: {hint}allowed is {', '.join(_ROWS)}")
 
 
 def _is_rate(name: str) -> bool:
@@ -61,6 +72,46 @@ def _text_of(name: str, value: object) -> str:
         raise _stoch.InvalidInput(
             f"SC parameter {name} = {value!r}: allowed is a whole number, a bool, a str or a sequence of whole numbers"
         ) from None
+
+
+def _settings_in(given: Mapping[Any, Any], place: str) -> Iterator[str]:
+    for key, value in given.items():
+        if isinstance(key, bool) or not isinstance(key, (str, int)):
+            raise _stoch.InvalidInput(f"sc has a key {key!r}: allowed is a name, an operator or layers")
+        name = f"{place}.{key}" if place else str(key)
+        if isinstance(value, Mapping):
+            yield from _settings_in(value, name)
+        elif value is not None:
+            yield f"{name}={_setting_text(name, value)}"
+
+
+def _setting_text(name: str, value: object) -> str:
+    parameter = name.rpartition(".")[2]
+    if isinstance(value, float) and not _is_rate(parameter) and value.is_integer():
+        value = int(value)
+    text = _text_of(parameter, value)
+    if "," in text:
+        raise _stoch.InvalidInput(f"SC setting {name} = {text}: a comma separates settings")
+    return text
+
+
+def settings_text(given: object) -> str:
+    """What --sc takes, from a text or a dict of any nesting. A preset comes first, whatever its place in the dict."""
+    if isinstance(given, Mapping):
+        texts = sorted(_settings_in(given, ""), key=lambda text: not text.startswith("preset="))
+        return check_text("sc", ",".join(texts))
+    if not isinstance(given, str):
+        raise _stoch.InvalidInput(f"sc has a {type(given).__name__}: allowed is a str or a dict of settings, a list of them or a ModelConfig")
+    return check_text("sc", given)
+
+
+def settings_of(sc: object) -> list[str]:
+    """The same from one of them, or a list; None is no setting."""
+    if sc is None:
+        return []
+    if isinstance(sc, (str, Mapping)) or not isinstance(sc, Iterable):
+        return [settings_text(sc)]
+    return [settings_text(each) for each in sc]
 
 
 def _counts_text(value: object) -> str:
@@ -152,6 +203,15 @@ class ScConfig:
     def __repr__(self) -> str:
         return f"ScConfig.parse({self._text!r})"
 
+    def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
+        yield from ((name, getattr(self, name)) for name, _ in _stoch.parse_config(self._text))
+
+    def _repr_html_(self) -> str:
+        changed = {name for name, _ in _stoch.parse_config(self._text)}
+        values = {name: getattr(self.resolve(), name) for name in _ROWS}
+        shown = {name: value for name, value in values.items() if name in changed or value not in ("", (), None, False)}
+        return table([{"parameter": name, "value": value, "": "given" if name in changed else "default"} for name, value in shown.items()])
+
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         return (_parse, (self._text,))
 
@@ -187,7 +247,7 @@ def config_of(config: ScConfig | None, parameters: Mapping[str, ScValue]) -> ScC
 
 
 class ModelConfig:
-    """Which SC configuration every operator of a model runs in, from settings of --sc and files.
+    """Which SC configuration every operator of a model runs in, from settings of --sc, or dicts of them, and files.
 
     mp      threshold table of mixed stream lengths; mp_normalise: "fixed", or "call" as published
     smooth  smoothing factors of `calibrate`
@@ -199,6 +259,8 @@ class ModelConfig:
     'preset=halved,down_proj.stoc_len=64'
     >>> config.is_batch_invariant, config.is_chunk_invariant
     (True, True)
+    >>> stoch.ModelConfig({"preset": "halved", "down_proj": {"stoc_len": 64}}) == config
+    True
     """
 
     __slots__ = ("_facts", "_files", "_settings")
@@ -208,7 +270,7 @@ class ModelConfig:
 
     def __init__(
         self,
-        *settings: str,
+        *settings: Settings,
         mp: str | os.PathLike[str] | None = None,
         mp_normalise: str = "fixed",
         smooth: str | os.PathLike[str] | None = None,
@@ -216,11 +278,10 @@ class ModelConfig:
         mask_bits: int = 0,
     ) -> None:
         files = (_path(mp), mp_normalise, _path(smooth), _path(mask), mask_bits)
-        for text in settings:
-            check_text("a setting", text)
-        object.__setattr__(self, "_settings", tuple(settings))
+        texts = tuple(settings_text(given) for given in settings)
+        object.__setattr__(self, "_settings", texts)
         object.__setattr__(self, "_files", files)
-        object.__setattr__(self, "_facts", _stoch.describe_model_config(list(settings), _stoch.ScFiles(*files)))
+        object.__setattr__(self, "_facts", _stoch.describe_model_config(list(texts), _stoch.ScFiles(*files)))
 
     def describe(self) -> str:
         """The shortest settings that give this configuration; a file is named by the first digits of its sha256."""
@@ -273,6 +334,10 @@ class ModelConfig:
     def __repr__(self) -> str:
         return f"ModelConfig({self.describe()!r})"
 
+    def __rich_repr__(self) -> Iterator[Any]:
+        yield self.describe()
+        yield from self.file_options.items()
+
     def __reduce__(self) -> tuple[Any, tuple[tuple[str, ...], tuple[str, str, str, str, int]]]:
         return (_model_config, (self._settings, self._files))
 
@@ -287,7 +352,7 @@ def _model_config(settings: tuple[str, ...], files: tuple[str, str, str, str, in
 
 
 def model_config_of(
-    sc: str | Sequence[str] | ModelConfig | None, files: Mapping[str, str | os.PathLike[str] | int | None]
+    sc: Settings | Sequence[Settings] | ModelConfig | None, files: Mapping[str, str | os.PathLike[str] | int | None]
 ) -> ModelConfig:
     """`sc` with these files, those that are not None."""
     given: dict[str, Any] = {name: value for name, value in files.items() if value is not None}
@@ -295,8 +360,7 @@ def model_config_of(
         if given:
             raise _stoch.InvalidInput(f"{', '.join(given)}: sc is a ModelConfig, which has files of its own")
         return sc
-    settings = [] if sc is None else [sc] if isinstance(sc, str) else list(sc)
-    return ModelConfig(*settings, **given)
+    return ModelConfig(*settings_of(sc), **given)
 
 
 def files_of(config: ModelConfig | None) -> _stoch.ScFiles:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import logging
 import math
@@ -13,13 +15,16 @@ import types
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from stoch import _stoch
-from stoch._config import ModelConfig, check_text, files_of, model_config_of
+from stoch._config import ModelConfig, Settings, check_text, files_of, model_config_of
+from stoch._html import table
+from stoch._options import request_options
 from stoch._progress import ProgressArgument, reporter
 
 _log = logging.getLogger("stoch")
@@ -48,6 +53,17 @@ class Result:
 
     def __str__(self) -> str:
         return self.text
+
+    def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
+        yield "text", self.text
+        yield "finish_reason", self.finish_reason
+        yield "tokens", len(self.ids)
+        yield "model", self.model
+        yield "sc", self.sc or self.precision
+        yield "logits_sha256", self.logits_sha256
+
+    def _repr_html_(self) -> str:
+        return table([{"": name, "value": value} for name, value in self.__rich_repr__()])
 
 
 def _conversation(
@@ -137,11 +153,11 @@ def _whole(name: str, value: Any, bits: int = 64) -> int:
     return number
 
 
-def _ids(values: Any, what: str) -> list[int]:
+def _ids(values: Any, what: str, allowed: str = "token ids, as model.tokenize(text) gives them") -> list[int]:
     try:
         ids = [operator.index(i) for i in (values.tolist() if hasattr(values, "tolist") else values)]
     except TypeError:
-        raise _stoch.InvalidInput(f"{what} is a {type(values).__name__}: allowed is text or token ids") from None
+        raise _stoch.InvalidInput(f"{what} is a {type(values).__name__}: allowed are {allowed}") from None
     for i in ids:
         if not 0 <= i < 1 << 31:
             raise _stoch.InvalidInput(f"{what}: token id {i} is out of range")
@@ -279,8 +295,23 @@ class Model:
     def detokenize(self, ids: Ids) -> str:
         return self._handle.decode(_ids(ids, "ids"))
 
-    def _prompt(self, prompt: str | Ids) -> list[int]:
-        return self.tokenize(prompt) if isinstance(prompt, str) else _ids(prompt, "prompt")
+    def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
+        yield "name", self.name
+        yield "precision", self.precision
+        yield "sc", "" if self._sc is None else self._sc.describe()
+        yield "layers", self.config["num_hidden_layers"]
+        yield "hidden_size", self.config["hidden_size"]
+        yield "vocab_size", self.config["vocab_size"]
+        yield "context", self.context
+        yield "memory_bytes", sum(self.memory.values())
+        yield "devices", ", ".join(dict.fromkeys(self.device_map.values()))
+
+    def _repr_html_(self) -> str:
+        return table([{"": name, "value": value} for name, value in self.__rich_repr__()])
+
+    def _prompt(self, prompt: str | Ids, what: str = "prompt") -> list[int]:
+        """What is text is tokenized, with BOS in front."""
+        return self.tokenize(prompt) if isinstance(prompt, str) else _ids(prompt, what, "text or token ids")
 
     @overload
     def generate(self, prompt: str | Ids, *, progress: ProgressArgument = None, **options: Any) -> Result: ...
@@ -299,19 +330,22 @@ class Model:
     ) -> Result | list[Result]:
         """Text from a prompt: a str, token ids, or a list of either, run together; its results are those of each alone.
 
+        Of transformers' names max_new_tokens, do_sample (without a temperature: 1), stop_strings and eos_token_id are known.
+
         Options: max_tokens, temperature, top_p, top_k, min_p, repetition_penalty (repeat_penalty is the same),
         presence_penalty, frequency_penalty, logit_bias {id: bias}, seed, stop, stop_ids, ignore_eos, top_logprobs, hash_logits.
         """
+        request = _request(**_options("Model.generate", options))
         several = not isinstance(prompt, str) and hasattr(prompt, "__getitem__") and len(prompt) > 0 and not _is_id(prompt[0])
         prompts = [self._prompt(each) for each in prompt] if several else [self._prompt(prompt)]  # type: ignore[arg-type]
         with reporter(progress if len(prompts) > 1 else False, "generating") as report:
-            reports = self._handle.generate(_request(**options), prompts, report)
+            reports = self._handle.generate(request, prompts, report)
         results = [_result(text) for text in reports]
         return results if several else results[0]
 
     def stream(self, prompt: str | Ids, **options: Any) -> Stream:
         """The same, piece by piece: `for text in model.stream("Once"): ...`."""
-        return Stream(self._handle.stream(_request(**options), self._prompt(prompt)))
+        return Stream(self._handle.stream(_request(**_options("Model.stream", options)), self._prompt(prompt)))
 
     def chat(
         self,
@@ -326,11 +360,13 @@ class Model:
         **options: Any,
     ) -> Result | Stream:
         """The assistant's answer to messages {role, content}, as the model's chat template writes them."""
+        options = _options("Model.chat", {**options, "stop_ids": stop_ids})
         conversation = _conversation(
             messages, tools, documents, not continue_final_message, continue_final_message, chat_template_kwargs or {}
         )
         prompt = self._handle.encode_chat(conversation)
-        request = _request(stop_ids=[*stop_ids, *self._handle.chat_stop_ids()], **options)
+        options["stop_ids"] = [*options["stop_ids"], *self._handle.chat_stop_ids()]
+        request = _request(**options)
         if stream:
             return Stream(self._handle.stream(request, prompt))
         return _result(self._handle.generate(request, [prompt], None)[0])
@@ -370,30 +406,30 @@ class Model:
         """The source of the chat template. Raises InvalidInput where there is no chat, and says why."""
         return self._handle.chat_template()
 
-    def logits(self, ids: Ids, *, progress: ProgressArgument = None) -> Floats:
-        """Logits after every token, float32 [n, vocab]."""
-        checked = _ids(ids, "ids")
+    def logits(self, ids: str | Ids, *, progress: ProgressArgument = None) -> Floats:
+        """Logits after every token of a text, or of token ids, float32 [n, vocab]."""
+        checked = self._prompt(ids, "ids")
         logits = np.empty((len(checked), int(self._facts["config"]["vocab_size"])), np.float32)
         if checked:
             with reporter(progress, "logits") as report:
                 self._handle.logits(checked, logits, report)
         return logits
 
-    def hidden(self, ids: Ids, layer: int, *, progress: ProgressArgument = None) -> Floats:
-        """The residual stream of every token after `layer` decoder layers, float32 [n, hidden_size].
+    def hidden(self, ids: str | Ids, layer: int, *, progress: ProgressArgument = None) -> Floats:
+        """The residual stream of every token of a text, or of token ids, after `layer` decoder layers, float32 [n, hidden_size].
 
         0 is the embeddings; the last one, num_hidden_layers, is what the final norm reads.
         """
-        checked = _ids(ids, "ids")
+        checked = self._prompt(ids, "ids")
         hidden = np.empty((len(checked), int(self._facts["config"]["hidden_size"])), np.float32)
         if checked:
             with reporter(progress, "hidden") as report:
                 self._handle.hidden(checked, operator.index(layer), hidden, report)
         return hidden
 
-    def logits_sha256(self, ids: Ids, *, new_tokens: int = 1) -> str:
-        """sha256 over the logits of ids and of all but the last of `new_tokens` greedy ones: `stoch verify` checks it."""
-        return self._handle.logits_sha256(_ids(ids, "ids"), new_tokens)
+    def logits_sha256(self, ids: str | Ids, *, new_tokens: int = 1) -> str:
+        """sha256 over the logits of a text, or ids, and of all but the last of `new_tokens` greedy ones: `stoch verify` checks it."""
+        return self._handle.logits_sha256(self._prompt(ids, "ids"), new_tokens)
 
     def loglikelihood(
         self, requests: SequenceOf[tuple[Ids, Ids]], *, progress: ProgressArgument = None
@@ -408,10 +444,18 @@ class Model:
             return self._handle.score(pairs, report)
 
     def perplexity(
-        self, text: str | Ids, *, ctx: int = 0, max_windows: int = 0, progress: ProgressArgument = None
+        self,
+        text: str | Ids | None = None,
+        *,
+        file: str | os.PathLike[str] | None = None,
+        ctx: int = 0,
+        max_windows: int = 0,
+        progress: ProgressArgument = None,
     ) -> Perplexity:
-        """Of a text, cut into windows of `ctx` tokens (0: 2048, or the context) as `stoch perplexity` cuts it."""
-        ids = self._prompt(text)
+        """Of a text, or of the text in `file`, cut into windows of `ctx` tokens (0: 2048, or the context) as `stoch perplexity` cuts it."""
+        if (text is None) == (file is None):
+            raise _stoch.InvalidInput("perplexity: give a text, or file=")
+        ids = self._prompt(_text_in(file) if file is not None else _no_path(text), "text")
         window = ctx or min(2048, self.context)
         with reporter(progress, "perplexity") as report:
             windows, predictions, nll, ppl, error, elapsed = self._handle.perplexity(ids, window, max_windows, report)
@@ -422,10 +466,37 @@ class Model:
         return Engine(self._handle, int(self._facts["config"]["vocab_size"]))
 
 
+def _text_in(file: str | os.PathLike[str]) -> str:
+    try:
+        return Path(file).read_bytes().decode("utf-8")
+    except OSError as error:
+        raise _stoch.InvalidInput(f"{os.fspath(file)}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise _stoch.InvalidInput(f"{os.fspath(file)}: not UTF-8 at byte {error.start}") from None
+
+
+def _no_path(text: Any) -> Any:
+    """The text, which is not the name of a file."""
+    named = isinstance(text, os.PathLike) or (isinstance(text, str) and len(text) < 4096 and "\n" not in text and os.path.isfile(text))
+    if named:
+        raise _stoch.InvalidInput(f"perplexity takes a text, and {os.fspath(text)} is a file: perplexity(file=...) reads it")
+    return text
+
+
 def _is_id(value: Any) -> bool:
     if getattr(value, "ndim", 1) == 0:  # a number of numpy or torch
         return True
     return not isinstance(value, (str, bytes)) and not hasattr(value, "__len__")
+
+
+@functools.cache
+def _request_names() -> tuple[str, ...]:
+    return tuple(inspect.signature(_request).parameters)
+
+
+def _options(function: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What _request takes, of the options of a public function."""
+    return request_options(function, given, _request_names())
 
 
 def _same_penalty(repetition: float | None, repeat: float | None) -> float:
@@ -489,7 +560,7 @@ def _max_memory(value: str | Mapping[int, int | str] | None) -> str:
 def load(
     model: str | os.PathLike[str],
     *,
-    sc: str | SequenceOf[str] | ModelConfig | None = None,
+    sc: Settings | SequenceOf[Settings] | ModelConfig | None = None,
     precision: str = "sc",
     device: str = "auto",
     device_map: str | Mapping[str, int | str] = "auto",
@@ -515,7 +586,7 @@ def load(
 ) -> Model:
     """Loads a Hugging Face folder, or random:SHAPE, as the options of the command line say.
 
-    sc       settings of --sc, "preset=halved" where nothing is given; precision is "sc", "fp32" or "fp16".
+    sc       settings of --sc, or a dict of them ({"down_proj": {"stoc_len": 64}}), "preset=halved" where nothing is given; precision is "sc", "fp32" or "fp16".
     batch    sequences that one pass takes at most; it changes memory and speed, never bits.
     context  positions of a sequence; 0 is the model's, or what fits of it.
     pass_rows  of a prompt, computed at once: fewer take less memory and more time; 0 is what the device wants.

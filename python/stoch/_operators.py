@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoch import _arrays, _stoch
-from stoch._config import ModelConfig, ScConfig, _path
+from stoch._config import ModelConfig, ScConfig, Settings, _path, settings_of
 from stoch._matmul import Packed, pack
 
 _ROOM = 256  # positions that room for prompts is a multiple of
@@ -43,7 +43,7 @@ class Operators:
 
     def __init__(
         self,
-        sc: str | Sequence[str] | ModelConfig,
+        sc: Settings | Sequence[Settings] | ModelConfig,
         *,
         layers: int,
         sizes: tuple[int, int, int],  # inputs of q_proj, down_proj and o_proj
@@ -61,7 +61,7 @@ class Operators:
                     raise _stoch.InvalidInput("mp, smooth and mask: sc has files of its own")
                 files = sc._files
             sc = sc.settings
-        own, self._extra = _split([sc] if isinstance(sc, str) else list(sc))
+        own, self._extra = _split(settings_of(sc))
         if not attention:
             own.append("attention=exact")
         configs, self.attention = _stoch.operator_configs(own)

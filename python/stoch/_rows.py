@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stoch import _figure
+from stoch._html import table
+
 Row = dict[str, Any]
 
 
@@ -31,7 +34,11 @@ class Plot:
     svg: str
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        Path(path).write_text(self.svg, encoding="utf-8")
+        """As SVG; with another suffix (.pdf, .png, .eps) as matplotlib writes it, where that is installed."""
+        if Path(path).suffix in ("", ".svg"):
+            Path(path).write_text(self.svg, encoding="utf-8")
+        else:
+            _figure.save(self.svg, path)
 
     def _repr_svg_(self) -> str:
         return self.svg
@@ -43,7 +50,7 @@ class Plot:
 class Rows(list[Row]):
     """The rows of a command: a list of flat dicts, for `pandas.DataFrame(rows)`.
 
-    `plots` are the figures that it drew; a notebook shows them where a cell ends with the rows.
+    `plots` are the figures that it drew; a notebook shows them, and a table, where a cell ends with the rows.
     """
 
     plots: list[Plot]
@@ -52,11 +59,8 @@ class Rows(list[Row]):
         super().__init__(rows)
         self.plots = list(plots)
 
-    def _repr_html_(self) -> str | None:
-        """None, and so the list as text, where there is no figure."""
-        if not self.plots:
-            return None
-        return "".join(f"<figure>{plot.svg}</figure>" for plot in self.plots)
+    def _repr_html_(self) -> str:
+        return "".join(f"<figure>{plot.svg}</figure>" for plot in self.plots) + table(self)
 
 
 def plots_in(paths: Iterable[str | os.PathLike[str]]) -> list[Plot]:

@@ -16,6 +16,7 @@ except ImportError:
     raise ImportError("stoch.torch needs torch: pip install torch") from None
 
 import stoch
+from stoch._config import Settings
 from stoch._operators import Operators
 from stoch._scales import convert_scales
 from stoch._torch_attention import attention_forward, patch_attention, unpatch_attention
@@ -182,7 +183,7 @@ def _sizes(layers: torch.nn.ModuleList) -> tuple[int, int, int]:
 
 def patch(
     model: torch.nn.Module,
-    sc: str | Sequence[str] | stoch.ModelConfig = "preset=halved",
+    sc: Settings | Sequence[Settings] | stoch.ModelConfig = "preset=halved",
     *,
     operators: Sequence[str] | None = None,
     skip: Sequence[str] = ("lm_head",),
@@ -300,7 +301,7 @@ def unpatch(model: torch.nn.Module) -> None:
 
 
 @contextlib.contextmanager
-def patched(model: torch.nn.Module, sc: str | Sequence[str] | stoch.ModelConfig = "preset=halved", **options: Any) -> Iterator[Report]:
+def patched(model: torch.nn.Module, sc: Settings | Sequence[Settings] | stoch.ModelConfig = "preset=halved", **options: Any) -> Iterator[Report]:
     """`patch` for a block."""
     report = patch(model, sc, **options)
     try:
