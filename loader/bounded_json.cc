@@ -102,19 +102,21 @@ class BoundedBuilder final : public nlohmann::json_sax<Json> {
   [[noreturn]] void RefuseTwice(const std::string& name) const {
     Refuse(where_ + ": key " + Quoted(name) + " is given twice");
   }
-  void AddMember(nlohmann::json::object_t& object, std::string name) {
+  template <class Map>
+  void AddMember(Map& object, std::string name) {
     const auto [member, inserted] = object.emplace(std::move(name), nullptr);
     if (!inserted) RefuseTwice(member->first);
     member_ = &member->second;
     if (open_.size() == 1) outermost_member_ = member->first;
   }
   // Its own emplace looks at every member, which takes a square of their number, and its growth copies what members hold.
-  void AddMember(nlohmann::ordered_json::object_t& object, std::string name) {
+  void AddMember(OrderedJson::object_t& object, std::string name) {
     if (!names_.back().insert(name).second) RefuseTwice(name);
     if (open_.size() == 1) outermost_member_ = name;
-    std::vector<nlohmann::ordered_json::object_t::value_type>& members = object;
+    using Members = OrderedJson::object_t::Container;
+    Members& members = object;
     if (members.size() == members.capacity()) {
-      std::vector<nlohmann::ordered_json::object_t::value_type> more;
+      Members more;
       more.reserve(std::max<size_t>(4, 2 * members.size()));
       for (auto& [known, value] : members) more.emplace_back(known, std::move(value));
       members.swap(more);
@@ -222,7 +224,6 @@ Json Consume(std::string text, const std::string& where, int max_depth, int64_t 
   return Build(text, Consumer(text.data()), Consumer(text.data() + text.size()), builder, where);
 }
 
-// No deeper than documents are nested.
 template <class Json>
 void Release(Json* document) {
   if (auto* array = document->template get_ptr<typename Json::array_t*>()) {
@@ -234,6 +235,21 @@ void Release(Json* document) {
   }
 }
 
+std::string_view TypeName(nlohmann::detail::value_t type) {
+  using Type = nlohmann::detail::value_t;
+  switch (type) {
+    case Type::null: return "null";
+    case Type::object: return "an object";
+    case Type::array: return "an array";
+    case Type::string: return "a string";
+    case Type::boolean: return "a boolean";
+    case Type::number_integer:
+    case Type::number_unsigned: return "an integer";
+    case Type::number_float: return "a fraction";
+    default: return "something else";
+  }
+}
+
 }  // namespace
 
 nlohmann::json ParseBoundedJson(std::string_view text, const std::string& where, int max_depth, int64_t max_values,
@@ -242,31 +258,21 @@ nlohmann::json ParseBoundedJson(std::string_view text, const std::string& where,
   return Build(text, text.data(), text.data() + text.size(), builder, where);
 }
 
-nlohmann::json ConsumeBoundedJson(std::string text, const std::string& where, int max_depth, int64_t max_values,
-                                  int64_t max_bytes, const JsonEntryCheck& check) {
-  return Consume<nlohmann::json>(std::move(text), where, max_depth, max_values, max_bytes, check);
+SortedJson ConsumeBoundedJson(std::string text, const std::string& where, int max_depth, int64_t max_values,
+                              int64_t max_bytes, const JsonEntryCheck& check) {
+  return Consume<SortedJson>(std::move(text), where, max_depth, max_values, max_bytes, check);
 }
 
-nlohmann::ordered_json ConsumeOrderedJson(std::string text, const std::string& where, int max_depth, int64_t max_values,
-                                          int64_t max_bytes, const JsonEntryCheck& check) {
-  return Consume<nlohmann::ordered_json>(std::move(text), where, max_depth, max_values, max_bytes, check);
+OrderedJson ConsumeOrderedJson(std::string text, const std::string& where, int max_depth, int64_t max_values,
+                               int64_t max_bytes, const JsonEntryCheck& check) {
+  return Consume<OrderedJson>(std::move(text), where, max_depth, max_values, max_bytes, check);
 }
 
 void ReleaseJson(nlohmann::json* document) { Release(document); }
-void ReleaseJson(nlohmann::ordered_json* document) { Release(document); }
+void ReleaseJson(SortedJson* document) { Release(document); }
+void ReleaseJson(OrderedJson* document) { Release(document); }
 
-std::string_view JsonTypeName(const nlohmann::json& value) {
-  switch (value.type()) {
-    case nlohmann::json::value_t::null: return "null";
-    case nlohmann::json::value_t::object: return "an object";
-    case nlohmann::json::value_t::array: return "an array";
-    case nlohmann::json::value_t::string: return "a string";
-    case nlohmann::json::value_t::boolean: return "a boolean";
-    case nlohmann::json::value_t::number_integer:
-    case nlohmann::json::value_t::number_unsigned: return "an integer";
-    case nlohmann::json::value_t::number_float: return "a fraction";
-    default: return "something else";
-  }
-}
+std::string_view JsonTypeName(const nlohmann::json& value) { return TypeName(value.type()); }
+std::string_view JsonTypeName(const SortedJson& value) { return TypeName(value.type()); }
 
 }  // namespace stoch

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "loader/json_types.h"
+
 namespace stoch {
 
 // Values of one document, containers counted: a value of two bytes takes fifty in memory. A tokenizer.json of Llama-3
@@ -33,19 +35,28 @@ nlohmann::json ParseBoundedJson(std::string_view text, const std::string& where,
 
 // The same, for a text of megabytes that nobody needs any more: its pages go back to the system as they are read, since
 // a string of the document takes its length twice while it is read.
-nlohmann::json ConsumeBoundedJson(std::string text, const std::string& where, int max_depth, int64_t max_values,
-                                  int64_t max_bytes, const JsonEntryCheck& check = nullptr);
+SortedJson ConsumeBoundedJson(std::string text, const std::string& where, int max_depth, int64_t max_values,
+                              int64_t max_bytes, const JsonEntryCheck& check = nullptr);
 
 // ConsumeBoundedJson with the members of objects in the order of the text.
-nlohmann::ordered_json ConsumeOrderedJson(std::string text, const std::string& where, int max_depth, int64_t max_values,
-                                          int64_t max_bytes, const JsonEntryCheck& check = nullptr);
+OrderedJson ConsumeOrderedJson(std::string text, const std::string& where, int max_depth, int64_t max_values,
+                               int64_t max_bytes, const JsonEntryCheck& check = nullptr);
 
-// Leaves a document that one of these made empty, from its innermost values outwards. The destructor of
-// nlohmann::json moves all values of all levels into one list first, which takes as much memory again.
+// Leaves a document empty, from its innermost values outwards, and takes no memory for it. The destructor moves all values
+// of all levels into one list first, which takes as much memory again. Recursion is as deep as the document is.
 void ReleaseJson(nlohmann::json* document);
-void ReleaseJson(nlohmann::ordered_json* document);
+void ReleaseJson(SortedJson* document);
+void ReleaseJson(OrderedJson* document);
+
+// A document that takes no more memory when it goes than when it came.
+template <class Document>
+struct ReleasedJson {
+  Document json;
+  ~ReleasedJson() { ReleaseJson(&json); }
+};
 
 // "a string", "an array", ... for messages.
 std::string_view JsonTypeName(const nlohmann::json& value);
+std::string_view JsonTypeName(const SortedJson& value);
 
 }  // namespace stoch

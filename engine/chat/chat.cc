@@ -19,8 +19,6 @@
 namespace stoch {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr int64_t kMaxTemplateBytes = int64_t{4} << 20;
 constexpr const char* kDateForm = "%d %b %Y";
 constexpr const char* kProbe = "stoch looks for this";  // in what a template writes
@@ -88,21 +86,21 @@ Chat::Chat(const Tokenizer& tokenizer, const ChatSettings& settings)
                                  .unsafe = settings.unsafe},
           source_)),
       stop_ids_(StopIds(tokenizer)) {
-  const Json part = {{"type", "text"}, {"text", kProbe}};
-  wants_parts_ = !Shows(kProbe) && Shows(Json::array({part}));
+  const OrderedJson part = {{"type", "text"}, {"text", kProbe}};
+  wants_parts_ = !Shows(kProbe) && Shows(OrderedJson::array({part}));
 }
 
 // Whether a message with this content shows in the rendered text.
-bool Chat::Shows(const Json& content) const {
+bool Chat::Shows(const OrderedJson& content) const {
   try {
-    const Json message = {{"role", "user"}, {"content", content}};
-    return Render({.messages = Json::array({message})}).text.find(kProbe) != std::string::npos;
+    const OrderedJson message = {{"role", "user"}, {"content", content}};
+    return Render({.messages = OrderedJson::array({message})}).text.find(kProbe) != std::string::npos;
   } catch (const InvalidInput&) {
     return false;
   }
 }
 
-std::string Chat::Date(const Json& kwargs) const {
+std::string Chat::Date(const OrderedJson& kwargs) const {
   const auto given = kwargs.find("date_string");
   const bool is_asked = Mentions("strftime_now") || Mentions("date_string");
   if (given != kwargs.end() && given->is_string() && is_asked) return given->get<std::string>();
@@ -113,12 +111,12 @@ std::string Chat::Date(const Json& kwargs) const {
 RenderedChat Chat::Render(ChatRequest request) const {
   RenderedChat rendered;
   rendered.date = Date(request.kwargs);
-  Json told = {{"messages", std::move(request.messages)},
-               {"tools", std::move(request.tools)},
-               {"documents", std::move(request.documents)},
-               {"kwargs", std::move(request.kwargs)}};
+  OrderedJson told = {{"messages", std::move(request.messages)},
+                      {"tools", std::move(request.tools)},
+                      {"documents", std::move(request.documents)},
+                      {"kwargs", std::move(request.kwargs)}};
   rendered.mark = specials_.Mark(&told);
-  Json kwargs = tokenizer_.named_tokens();
+  OrderedJson kwargs = tokenizer_.named_tokens();
   kwargs.update(told["kwargs"]);
   told["kwargs"] = std::move(kwargs);
   if (!rendered.date.empty()) {

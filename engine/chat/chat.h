@@ -12,6 +12,7 @@
 
 #include "engine/chat/chat_renderer.h"
 #include "engine/chat/special_text.h"
+#include "loader/json_types.h"
 #include "loader/tokenizer/tokenizer.h"
 
 namespace stoch {
@@ -25,10 +26,10 @@ struct ChatSettings {
 
 // A conversation as templates read it.
 struct ChatRequest {
-  nlohmann::ordered_json messages = nlohmann::ordered_json::array();
-  nlohmann::ordered_json tools = nullptr;                            // null: none
-  nlohmann::ordered_json documents = nullptr;                        // null: none
-  nlohmann::ordered_json kwargs = nlohmann::ordered_json::object();  // further variables of the template
+  OrderedJson messages = OrderedJson::array();
+  OrderedJson tools = nullptr;                 // null: none
+  OrderedJson documents = nullptr;             // null: none
+  OrderedJson kwargs = OrderedJson::object();  // further variables of the template
   bool add_generation_prompt = true;
   bool continue_final_message = false;  // the last message is not ended: the answer goes on with it
 };
@@ -63,8 +64,8 @@ class Chat {
   bool wants_parts() const { return wants_parts_; }
 
  private:
-  bool Shows(const nlohmann::ordered_json& content) const;
-  std::string Date(const nlohmann::ordered_json& kwargs) const;
+  bool Shows(const OrderedJson& content) const;
+  std::string Date(const OrderedJson& kwargs) const;
 
   const Tokenizer& tokenizer_;
   const std::string date_;

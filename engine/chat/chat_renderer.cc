@@ -24,7 +24,6 @@ namespace stoch {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using nlohmann::json;
 
 constexpr size_t kLengthBytes = 4;
 constexpr size_t kMaxFrameBytes = size_t{32} << 20;
@@ -60,18 +59,23 @@ std::string Loader() {
 
 ChatRenderer::ChatRenderer(Settings settings, std::string source)
     : settings_(std::move(settings)), source_(std::move(source)) {
+  Start();
+}
+
+ChatRenderer::~ChatRenderer() { Stop(); }
+
+// Leaves no process that is not ready.
+void ChatRenderer::Start() {
   try {
-    Start();
+    StartAny();
   } catch (...) {
     Stop();
     throw;
   }
 }
 
-ChatRenderer::~ChatRenderer() { Stop(); }
-
 // With the first python that gets ready. Errors: what keeps the first one from it; InvalidInput for the template.
-void ChatRenderer::Start() {
+void ChatRenderer::StartAny() {
   std::exception_ptr first;
   for (const std::string& python : settings_.pythons) {
     try {
@@ -82,7 +86,7 @@ void ChatRenderer::Start() {
       continue;
     }
     settings_.pythons = {std::string(python)};
-    const json loaded = Ask({{"template", source_}}, settings_.render_limit);
+    const SortedJson loaded = Ask({{"template", source_}}, settings_.render_limit);
     if (loaded.contains("error")) Fail("the chat template cannot be read: " + loaded["error"].get<std::string>());
     return;
   }
@@ -90,10 +94,6 @@ void ChatRenderer::Start() {
 }
 
 void ChatRenderer::Spawn(const std::string& python) {
-  std::array<int, 2> ends = {-1, -1};
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) Throw("socketpair");
-  socket_ = ends[0];
-  fcntl(socket_, F_SETFL, O_NONBLOCK);
   std::vector<std::string> words = {python, "-I", "-c", Loader()};
   if (settings_.unsafe) words.emplace_back("--unsafe-templates");
   std::vector<char*> argv;
@@ -102,6 +102,10 @@ void ChatRenderer::Spawn(const std::string& python) {
   // Nothing else of the environment, which has secrets: a template is code.
   std::string language = "LC_ALL=C.UTF-8";
   std::array<char*, 2> environment = {language.data(), nullptr};
+  std::array<int, 2> ends = {-1, -1};
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) Throw("socketpair");
+  socket_ = ends[0];
+  fcntl(socket_, F_SETFL, O_NONBLOCK);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDIN_FILENO);
@@ -126,10 +130,15 @@ void ChatRenderer::Greet(const std::string& python) {
   const Clock::time_point end = Clock::now() + settings_.start_limit;
   try {
     Send(kRenderChatScript, end);
-    const json ready = Receive(end);
+    const SortedJson ready = Receive(end);
     if (!ready.contains("error")) return;
     Fail(ready["error"].get<std::string>() + "; --unsafe-templates renders without");
   } catch (const Ended&) {
+    if (WIFSIGNALED(status_) && WTERMSIG(status_) == SIGSYS) {
+      throw InvalidInput(
+          "the renderer of chat templates is killed as it locks itself: a filter of system calls around this program "
+          "has to allow seccomp");
+    }
     throw InvalidInput("the renderer of chat templates needs jinja2 for " + python +
                        ": apt-get install python3-jinja2, or pip install jinja2");
   }
@@ -139,15 +148,15 @@ void ChatRenderer::Stop() {
   if (socket_ >= 0) close(std::exchange(socket_, -1));
   if (pid_ == 0) return;
   kill(pid_, SIGKILL);  // not reaped yet, so it is still that process
-  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  while (waitpid(pid_, &status_, 0) < 0 && errno == EINTR) {
   }
   pid_ = 0;
 }
 
-std::string ChatRenderer::Render(const nlohmann::ordered_json& request) {
+std::string ChatRenderer::Render(const OrderedJson& request) {
   const std::lock_guard lock(mutex_);
   if (pid_ == 0) Start();
-  json answer;
+  SortedJson answer;
   try {
     answer = Ask(request, settings_.render_limit);
   } catch (const Ended&) {  // perhaps some time ago
@@ -160,17 +169,22 @@ std::string ChatRenderer::Render(const nlohmann::ordered_json& request) {
   throw InvalidInput("the chat template fails: " + why);
 }
 
-json ChatRenderer::Ask(const nlohmann::ordered_json& request, std::chrono::milliseconds limit) {
+SortedJson ChatRenderer::Ask(const OrderedJson& request, std::chrono::milliseconds limit) {
   const Clock::time_point end = Clock::now() + limit;
   const std::string body = request.dump();
   if (body.size() > kMaxFrameBytes) {
     throw InvalidInput("the conversation has " + std::to_string(body.size()) + " bytes; allowed are " +
                        std::to_string(kMaxFrameBytes));
   }
-  std::string frame;
-  for (size_t i = 0; i < kLengthBytes; ++i) frame += static_cast<char>(body.size() >> (8 * i));
-  Send(frame + body, end);
-  return Receive(end);
+  try {
+    std::string frame;
+    for (size_t i = 0; i < kLengthBytes; ++i) frame += static_cast<char>(body.size() >> (8 * i));
+    Send(frame + body, end);
+    return Receive(end);
+  } catch (...) {
+    Stop();  // or the rest of this answer would be the next request's
+    throw;
+  }
 }
 
 void ChatRenderer::Send(std::string_view bytes, Clock::time_point end) {
@@ -186,7 +200,7 @@ void ChatRenderer::Send(std::string_view bytes, Clock::time_point end) {
   }
 }
 
-json ChatRenderer::Receive(Clock::time_point end) {
+SortedJson ChatRenderer::Receive(Clock::time_point end) {
   std::string bytes;
   size_t wanted = kLengthBytes;
   for (bool has_length = false; bytes.size() < wanted || !has_length;) {
@@ -209,7 +223,9 @@ json ChatRenderer::Receive(Clock::time_point end) {
       FailEnded();
     }
   }
-  return ParseBoundedJson(bytes, "the renderer of chat templates");
+  constexpr int kMaxDepth = 32;
+  return ConsumeBoundedJson(std::move(bytes), "the renderer of chat templates", kMaxDepth, kMaxJsonFileValues,
+                            INT64_MAX);
 }
 
 bool ChatRenderer::Wait(short events, Clock::time_point end) {

@@ -6,9 +6,10 @@
 
 #include <chrono>
 #include <mutex>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
+
+#include "loader/json_types.h"
 
 namespace stoch {
 
@@ -36,17 +37,18 @@ class ChatRenderer {
   // Errors: InvalidInput in the template's own words where it refuses the conversation; where it fails or takes too
   //         long, naming that.
   // Threads: safe; one at a time.
-  std::string Render(const nlohmann::ordered_json& request);
+  std::string Render(const OrderedJson& request);
 
  private:
   void Start();
+  void StartAny();
   void Spawn(const std::string& python);
   void Greet(const std::string& python);  // waits for the process to be ready
   void Stop();
   // Sends a frame and receives the next one. Errors: InvalidInput where the process is too slow, Ended where it ends; it
   // is stopped.
-  nlohmann::json Ask(const nlohmann::ordered_json& request, std::chrono::milliseconds limit);
-  nlohmann::json Receive(std::chrono::steady_clock::time_point end);
+  SortedJson Ask(const OrderedJson& request, std::chrono::milliseconds limit);
+  SortedJson Receive(std::chrono::steady_clock::time_point end);
   void Send(std::string_view bytes, std::chrono::steady_clock::time_point end);
   bool Wait(short events, std::chrono::steady_clock::time_point end);  // false: too late
   [[noreturn]] void Fail(const std::string& what);
@@ -57,6 +59,7 @@ class ChatRenderer {
   std::mutex mutex_;
   int socket_ = -1;
   pid_t pid_ = 0;
+  int status_ = 0;  // of the last one that is gone
 };
 
 }  // namespace stoch

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/chat/render_queue.h"
 
+#include <pthread.h>
+
 #include <utility>
 
 namespace stoch {
@@ -20,6 +22,7 @@ bool RenderQueue::Add(std::function<void()> task) {
 }
 
 void RenderQueue::Run(const std::stop_token& stop) {
+  pthread_setname_np(pthread_self(), "render");
   std::unique_lock lock(mutex_);
   while (added_.wait(lock, stop, [this] { return !waiting_.empty(); })) {
     if (stop.stop_requested()) return;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
@@ -12,8 +13,6 @@
 
 namespace stoch {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kLead = "\xEF\xB7";  // U+FDD0..U+FDEF are these two bytes and 0x90..0xAF
 constexpr uint8_t kFirst = 0x90;
@@ -38,16 +37,16 @@ std::vector<AddedToken> Names(const Tokenizer& tokenizer) {
 }
 
 // The text of a list's entry that is a text part, else null.
-std::string* PartText(Json& entry) {
+std::string* PartText(OrderedJson& entry) {
   if (!entry.is_object()) return nullptr;
   const auto text = entry.find("text");
-  return text == entry.end() ? nullptr : text->get_ptr<Json::string_t*>();
+  return text == entry.end() ? nullptr : text->get_ptr<OrderedJson::string_t*>();
 }
 
-std::string JoinedText(const Json& list) {
+std::string JoinedText(const OrderedJson& list) {
   std::string joined;
-  for (const Json& entry : list) {
-    if (const std::string* text = PartText(const_cast<Json&>(entry))) joined += *text;
+  for (const OrderedJson& entry : list) {
+    if (const std::string* text = PartText(const_cast<OrderedJson&>(entry))) joined += *text;
   }
   return joined;
 }
@@ -74,23 +73,23 @@ void SpecialText::NoteMarks(std::string_view text, Use* use) {
   }
 }
 
-void SpecialText::Look(const Json& value, Use* use) const {
-  if (const auto* text = value.get_ptr<const Json::string_t*>()) {
+void SpecialText::Look(const OrderedJson& value, Use* use) const {
+  if (const auto* text = value.get_ptr<const OrderedJson::string_t*>()) {
     CheckUtf8(*text, "the conversation");
     NoteMarks(*text, use);
     use->has_name = use->has_name || HasName(*text);
-  } else if (const auto* object = value.get_ptr<const Json::object_t*>()) {
+  } else if (const auto* object = value.get_ptr<const OrderedJson::object_t*>()) {
     for (const auto& [name, member] : *object) {
-      Look(Json(name), use);
+      Look(OrderedJson(name), use);
       Look(member, use);
     }
-  } else if (const auto* list = value.get_ptr<const Json::array_t*>()) {
-    for (const Json& entry : *list) Look(entry, use);
+  } else if (const auto* list = value.get_ptr<const OrderedJson::array_t*>()) {
+    for (const OrderedJson& entry : *list) Look(entry, use);
     if (list->size() > 1) use->has_name = use->has_name || HasName(JoinedText(value));
   }
 }
 
-std::string SpecialText::Mark(Json* value) const {
+std::string SpecialText::Mark(OrderedJson* value) const {
   Use use = source_;
   Look(*value, &use);
   if (!use.has_name) return "";
@@ -103,16 +102,16 @@ std::string SpecialText::Mark(Json* value) const {
   return mark;
 }
 
-Json SpecialText::Marked(const Json& value, std::string_view mark) const {
-  if (const auto* text = value.get_ptr<const Json::string_t*>()) return MarkedText(*text, mark);
-  if (const auto* object = value.get_ptr<const Json::object_t*>()) {
-    Json::object_t marked;
+OrderedJson SpecialText::Marked(const OrderedJson& value, std::string_view mark) const {
+  if (const auto* text = value.get_ptr<const OrderedJson::string_t*>()) return MarkedText(*text, mark);
+  if (const auto* object = value.get_ptr<const OrderedJson::object_t*>()) {
+    OrderedJson::object_t marked;
     for (const auto& [name, member] : *object) marked.push_back({MarkedText(name, mark), Marked(member, mark)});
-    return Json(std::move(marked));
+    return OrderedJson(std::move(marked));
   }
   if (!value.is_array()) return value;
-  Json marked = Json::array();
-  for (const Json& entry : value) marked.push_back(Marked(entry, mark));
+  OrderedJson marked = OrderedJson::array();
+  for (const OrderedJson& entry : value) marked.push_back(Marked(entry, mark));
   MarkJoined(mark, &marked);
   return marked;
 }
@@ -139,13 +138,13 @@ std::string SpecialText::MarkedText(std::string text, std::string_view mark) con
 }
 
 // A name that neighbours make together gets the mark where the first of them ends.
-void SpecialText::MarkJoined(std::string_view mark, Json* list) const {
+void SpecialText::MarkJoined(std::string_view mark, OrderedJson* list) const {
   for (bool found = true; std::exchange(found, false);) {
     const std::string joined = JoinedText(*list);
     const std::vector<TextSegment> segments = names_.Split(joined, true);
     auto segment = segments.begin();
     size_t end = 0;
-    for (Json& entry : *list) {
+    for (OrderedJson& entry : *list) {
       std::string* const text = PartText(entry);
       if (text == nullptr) continue;
       end += text->size();

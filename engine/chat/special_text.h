@@ -3,10 +3,10 @@
 #pragma once
 
 #include <array>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
+#include "loader/json_types.h"
 #include "loader/tokenizer/added.h"
 #include "loader/tokenizer/tokenizer.h"
 
@@ -24,7 +24,7 @@ class SpecialText {
   // Marks every name in the strings of `value` and in the names of its members, also one that neighbouring text parts of
   // a list make together. Returns the mark, "" where nothing had to be marked.
   // Errors: InvalidInput for text that is no UTF-8, for a name of one character, and where every noncharacter is used.
-  std::string Mark(nlohmann::ordered_json* value) const;
+  std::string Mark(OrderedJson* value) const;
 
   // Where the template wrote a mark as JSON escapes it, it becomes the mark itself.
   static std::string Unescaped(std::string text, std::string_view mark);
@@ -36,11 +36,11 @@ class SpecialText {
     std::array<bool, kMarks> used = {};  // noncharacters
   };
   static void NoteMarks(std::string_view text, Use* use);
-  void Look(const nlohmann::ordered_json& value, Use* use) const;
+  void Look(const OrderedJson& value, Use* use) const;
   bool HasName(std::string_view text) const;
-  nlohmann::ordered_json Marked(const nlohmann::ordered_json& value, std::string_view mark) const;
+  OrderedJson Marked(const OrderedJson& value, std::string_view mark) const;
   std::string MarkedText(std::string text, std::string_view mark) const;
-  void MarkJoined(std::string_view mark, nlohmann::ordered_json* list) const;
+  void MarkJoined(std::string_view mark, OrderedJson* list) const;
 
   AddedTokenFinder names_;
   Use source_;

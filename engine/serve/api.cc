@@ -22,7 +22,7 @@
 namespace stoch::serve {
 namespace {
 
-using Json = nlohmann::json;
+using Json = SortedJson;
 
 constexpr int kUnauthorized = 401;
 constexpr int kNotFound = 404;
@@ -331,7 +331,7 @@ std::shared_ptr<Exchange> Api::TokenizerInfo(Call& call) {
   info["chat_template"] = chat_template.empty() ? OrderedJson(nullptr) : OrderedJson(chat_template);
   info["chat_template_sha256"] = model.chat == nullptr ? OrderedJson(nullptr) : OrderedJson(model.chat->sha256());
   if (model.chat == nullptr) info["chat_refusal"] = model.chat_refusal;
-  return call.Send(info);
+  return call.Send(std::move(info));
 }
 
 std::string Api::State() const {
@@ -357,7 +357,7 @@ std::shared_ptr<Exchange> Api::Health(Call& call) {
     }
   }
   if (options_.answers != nullptr) body["journal"] = options_.answers->lost() ? "lost" : "ok";
-  call.connection->Send({status, "application/json", Dump(body), {}});
+  call.connection->Send({status, "application/json", Dump(std::move(body)), {}});
   return nullptr;
 }
 

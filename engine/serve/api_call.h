@@ -16,13 +16,6 @@
 
 namespace stoch::serve {
 
-// A request's document, which takes no more memory when it goes than when it came.
-template <class Json>
-struct RequestBody {
-  Json json;
-  ~RequestBody() { ReleaseJson(&json); }
-};
-
 struct Api::Call {
   HttpRequest request;
   std::shared_ptr<Connection> connection;
@@ -32,22 +25,22 @@ struct Api::Call {
   Client client() const { return {connection, id, owner, request.address}; }
 
   // lists: their limits.
-  RequestBody<nlohmann::json> TakeBody(const JsonEntryCheck& lists = nullptr) {
-    return {Take<nlohmann::json>(ConsumeBoundedJson, lists)};
+  ReleasedJson<SortedJson> TakeBody(const JsonEntryCheck& lists = nullptr) {
+    return {Take<SortedJson>(ConsumeBoundedJson, lists)};
   }
   // With the members of objects in order.
-  RequestBody<nlohmann::ordered_json> TakeOrderedBody(const JsonEntryCheck& lists = nullptr) {
-    return {Take<nlohmann::ordered_json>(ConsumeOrderedJson, lists)};
+  ReleasedJson<OrderedJson> TakeOrderedBody(const JsonEntryCheck& lists = nullptr) {
+    return {Take<OrderedJson>(ConsumeOrderedJson, lists)};
   }
 
-  std::shared_ptr<Exchange> Send(const OrderedJson& body) {
-    connection->Send({200, "application/json", Dump(body), {{"X-Request-Id", id}}});
+  std::shared_ptr<Exchange> Send(OrderedJson body) {
+    connection->Send({200, "application/json", Dump(std::move(body)), {{"X-Request-Id", id}}});
     return nullptr;
   }
 
  private:
-  template <class Json, class Consume>
-  Json Take(const Consume& consume, const JsonEntryCheck& lists) {
+  template <class Document, class Consume>
+  Document Take(const Consume& consume, const JsonEntryCheck& lists) {
     constexpr int kMaxDepth = 32;
     constexpr int64_t kMaxBytes = int64_t{10} << 20;  // of memory that a body may take as a document
     std::string text = std::exchange(request.body, {});

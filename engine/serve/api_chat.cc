@@ -11,7 +11,7 @@
 namespace stoch::serve {
 namespace {
 
-using Json = nlohmann::json;
+using Json = SortedJson;
 
 constexpr int kBadRequest = 400;
 constexpr int kTooManyRequests = 429;
@@ -88,8 +88,8 @@ std::shared_ptr<Exchange> Api::ChatCompletions(Call& call) {
 
 std::shared_ptr<Exchange> Api::Tokenize(Call& call) {
   const ModelFacts& model = *Ready().model;
-  RequestBody<nlohmann::ordered_json> body = call.TakeOrderedBody();
-  nlohmann::ordered_json conversation = TakeConversation(&body.json);
+  ReleasedJson<OrderedJson> body = call.TakeOrderedBody();
+  OrderedJson conversation = TakeConversation(&body.json);
   const Json rest = body.json;
   JsonFields fields(rest);
   const Tokenizer& tokenizer = RequireTokenizer(model);
@@ -114,7 +114,7 @@ std::shared_ptr<Exchange> Api::Tokenize(Call& call) {
 
 std::shared_ptr<Exchange> Api::Detokenize(Call& call) {
   const ModelFacts& model = *Ready().model;
-  const RequestBody<Json> body = call.TakeBody();
+  const ReleasedJson<Json> body = call.TakeBody();
   JsonFields fields(body.json);
   const Json* tokens = fields.Find("tokens");
   if (tokens == nullptr) throw RequestError(kBadRequest, "tokens", "tokens: is missing; expected a list of token ids");
@@ -127,8 +127,8 @@ std::shared_ptr<Exchange> Api::Detokenize(Call& call) {
 // As in llama.cpp.
 std::shared_ptr<Exchange> Api::ApplyTemplate(Call& call) {
   const ModelFacts& model = *Ready().model;
-  RequestBody<nlohmann::ordered_json> body = call.TakeOrderedBody();
-  nlohmann::ordered_json conversation = TakeConversation(&body.json);
+  ReleasedJson<OrderedJson> body = call.TakeOrderedBody();
+  OrderedJson conversation = TakeConversation(&body.json);
   const Json rest = body.json;
   JsonFields fields(rest);
   return Render(call, ParseConversation(&conversation, fields, model), [](Call& later, const RenderedChat& rendered) {

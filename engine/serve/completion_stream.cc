@@ -125,7 +125,7 @@ bool CompletionExchange::SendChunk(Piece& piece) {
     choice.tokens.Clear();
     choice.sent = 0;
   }
-  SendEvent(Dump(body));
+  SendEvent(Dump(std::move(body)));
   return piece.tokens == 0;
 }
 
@@ -142,7 +142,7 @@ void CompletionExchange::EndStream() {
     OrderedJson body = frame_.Body(true);
     body["choices"] = OrderedJson::array();
     body["usage"] = UsageJson(TotalUsage());
-    SendEvent(Dump(body));
+    SendEvent(Dump(std::move(body)));
   }
   SendEvent("[DONE]");
   ended_ = true;

@@ -25,10 +25,10 @@ void Identity::Compute() {
   fingerprint_.clear();
   if (weights_.empty()) return;
   // A JSON text: what separates the parts cannot be part of one.
-  const nlohmann::ordered_json all = {parts_.version,   parts_.config, parts_.tokenizer, parts_.chat_template,
-                                      parts_.precision, parts_.sc,     parts_.sc_files,  weights_};
+  const OrderedJson all = {parts_.version,   parts_.config, parts_.tokenizer, parts_.chat_template,
+                           parts_.precision, parts_.sc,     parts_.sc_files,  weights_};
   fingerprint_ =
-      "stoch-" + Sha256Hex(all.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace)).substr(0, kDigits);
+      "stoch-" + Sha256Hex(all.dump(-1, ' ', true, OrderedJson::error_handler_t::replace)).substr(0, kDigits);
 }
 
 std::string Identity::Fingerprint() const {
@@ -36,11 +36,9 @@ std::string Identity::Fingerprint() const {
   return fingerprint_;
 }
 
-nlohmann::ordered_json Identity::Describe() const {
+OrderedJson Identity::Describe() const {
   const std::lock_guard lock(mutex_);
-  const auto text = [](const std::string& part) {
-    return part.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(part);
-  };
+  const auto text = [](const std::string& part) { return part.empty() ? OrderedJson(nullptr) : OrderedJson(part); };
   return {{"weights", text(weights_)},
           {"config", text(parts_.config)},
           {"tokenizer", text(parts_.tokenizer)},

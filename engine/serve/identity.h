@@ -3,8 +3,9 @@
 #pragma once
 
 #include <mutex>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
+
+#include "loader/json_types.h"
 
 namespace stoch::serve {
 
@@ -28,7 +29,7 @@ class Identity {
   // "stoch-" and 32 hex digits of sha256 over everything above; "" until the weights are known.
   std::string Fingerprint() const;
   // The parts by name, null where not known yet.
-  nlohmann::ordered_json Describe() const;
+  OrderedJson Describe() const;
 
  private:
   void Compute();

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "loader/json_types.h"
+
 namespace stoch::serve {
 
 std::string FormatLogLine(const LogLine& line) {
@@ -13,17 +15,16 @@ std::string FormatLogLine(const LogLine& line) {
       return c > ' ' && c < '\x7f' && c != '"' && c != '=' && c != '\\';
     });
     text += ' ' + key + '=';
-    text += plain ? value : nlohmann::json(value).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+    text += plain ? value : OrderedJson(value).dump(-1, ' ', true, OrderedJson::error_handler_t::replace);
   }
   return text;
 }
 
 std::string FormatJsonLogLine(const std::string& time, const LogLine& line) {
   constexpr const char* kLevels[] = {"info", "warning", "error"};
-  nlohmann::ordered_json json = {
-      {"time", time}, {"level", kLevels[static_cast<size_t>(line.level)]}, {"event", line.event}};
+  OrderedJson json = {{"time", time}, {"level", kLevels[static_cast<size_t>(line.level)]}, {"event", line.event}};
   for (const auto& [key, value] : line.fields) json[key] = value;
-  return json.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  return json.dump(-1, ' ', true, OrderedJson::error_handler_t::replace);
 }
 
 }  // namespace stoch::serve

@@ -6,11 +6,12 @@
 #include <type_traits>
 
 #include "kernels/base/error.h"
+#include "loader/bounded_json.h"
 
 namespace stoch::serve {
 namespace {
 
-using Json = nlohmann::json;
+using Json = SortedJson;
 
 // The one list of what is stored. `field` takes a name and a member, of a const request or of one that is filled.
 template <class Stored, class Field>
@@ -129,11 +130,13 @@ void CheckUpdate(const JobUpdate& update, const CompletionRequest& request, cons
 }  // namespace
 
 std::string Store(const StoredRequest& stored) {
-  Json json = Json::object();
+  ReleasedJson<Json> document{Json::object()};
+  Json& json = document.json;
   ForEachField(stored, [&](const char* name, const auto& value) { json[name] = value; });
   for (const Prompt& prompt : stored.request.prompts) {
-    json["prompts"].push_back({{"ids", prompt.ids}});
-    if (stored.request.echo) json["prompts"].back()["text"] = prompt.text;
+    Json& entry = json["prompts"].emplace_back(Json::object());
+    entry["ids"] = prompt.ids;
+    if (stored.request.echo) entry["text"] = prompt.text;
   }
   json["biases"] = Json::array();
   for (const LogitBias& bias : stored.request.generate.sampling.logit_bias) {
@@ -151,7 +154,8 @@ StoredRequest Restore(const std::string& bytes) {
     if (!Json::sax_parse(bytes, &shallow, Json::input_format_t::cbor)) {
       throw InvalidInput("a stored request: is nested too deeply");
     }
-    const Json json = Json::from_cbor(bytes);
+    const ReleasedJson<Json> document{Json::from_cbor(bytes)};
+    const Json& json = document.json;
     ForEachField(stored, [&](const char* name, auto& value) { json.at(name).get_to(value); });
     for (const Json& entry : json.at("prompts")) {
       Prompt& prompt = stored.request.prompts.emplace_back();

@@ -28,8 +28,8 @@ std::span<const ListName> Lists(bool chat) {
 }
 
 // "a,b" of [a,b], "a:1" of {a:1}.
-std::string Inside(const OrderedJson& container) {
-  const std::string text = Dump(container);
+std::string Inside(OrderedJson container) {
+  const std::string text = Dump(std::move(container));
   return text.substr(1, text.size() - 2);
 }
 

@@ -67,8 +67,7 @@ std::string FactsJson(const LoadedModel& model) {
 // conversation: the members of ChatRequest as JSON.
 RenderedChat RenderConversation(LoadedModel& model, const std::string& conversation) {
   constexpr int kDepth = 64;
-  nlohmann::ordered_json json =
-      ConsumeOrderedJson(conversation, "the conversation", kDepth, kMaxJsonFileValues, INT64_MAX);
+  OrderedJson json = ConsumeOrderedJson(conversation, "the conversation", kDepth, kMaxJsonFileValues, INT64_MAX);
   ChatRequest request;
   request.messages = std::move(json.at("messages"));
   request.tools = std::move(json.at("tools"));

@@ -15,7 +15,6 @@ namespace {
 
 using namespace stoch;
 using fuzz::Check;
-using Json = nlohmann::ordered_json;
 
 std::unique_ptr<Tokenizer> WithSpecials() {
   nlohmann::json file = test::ByteLevelJson();
@@ -30,8 +29,8 @@ std::unique_ptr<Tokenizer> WithSpecials() {
   return test::FromJson(file);
 }
 
-Json Parts(const std::string& text) {
-  Json parts = Json::array();
+OrderedJson Parts(const std::string& text) {
+  OrderedJson parts = OrderedJson::array();
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
     parts.push_back({{"type", "text"}, {"text", text.substr(begin, end - begin)}});
@@ -40,9 +39,9 @@ Json Parts(const std::string& text) {
   return parts;
 }
 
-std::string Joined(const Json& parts) {
+std::string Joined(const OrderedJson& parts) {
   std::string text;
-  for (const Json& part : parts) text += part["text"].get<std::string>();
+  for (const OrderedJson& part : parts) text += part["text"].get<std::string>();
   return text;
 }
 
@@ -60,8 +59,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const SpecialText kSpecials(*kTokenizer, "");
   const std::string text(reinterpret_cast<const char*>(data), size);
   fuzz::MayRefuse([&] {
-    const Json parts = Parts(text);
-    Json value = {{"content", text}, {"parts", parts}, {"names", Json{{text, 1}}}};
+    const OrderedJson parts = Parts(text);
+    OrderedJson value = {{"content", text}, {"parts", parts}, {"names", OrderedJson{{text, 1}}}};
     const std::string mark = kSpecials.Mark(&value);
     CheckText(*kTokenizer, value["content"], mark, text);
     CheckText(*kTokenizer, value["names"].begin().key(), mark, text);

@@ -87,9 +87,8 @@ TEST(BoundedJson, ATextThatIsConsumedIsReadAlike) {
   const auto both = [](const std::string& text) {
     const auto attempt = [&](bool consume) -> std::string {
       try {
-        return (consume ? ConsumeBoundedJson(text, "x.json", 8, kMaxJsonFileValues, INT64_MAX)
-                        : ParseBoundedJson(text, "x.json", 8))
-            .dump();
+        return consume ? ConsumeBoundedJson(text, "x.json", 8, kMaxJsonFileValues, INT64_MAX).dump()
+                       : ParseBoundedJson(text, "x.json", 8).dump();
       } catch (const InvalidInput& error) {
         return error.what();
       }

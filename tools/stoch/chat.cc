@@ -60,11 +60,11 @@ void CheckFits(const std::vector<int32_t>& prompt, int64_t context) {
 
 }  // namespace
 
-nlohmann::ordered_json Message(const std::string& role, const std::string& text, const Chat& chat) {
-  nlohmann::ordered_json content = text;
+OrderedJson Message(const std::string& role, const std::string& text, const Chat& chat) {
+  OrderedJson content = text;
   if (chat.wants_parts()) {
-    const nlohmann::ordered_json part = {{"type", "text"}, {"text", text}};
-    content = nlohmann::ordered_json::array({part});
+    const OrderedJson part = {{"type", "text"}, {"text", text}};
+    content = OrderedJson::array({part});
   }
   return {{"role", role}, {"content", std::move(content)}};
 }
@@ -72,7 +72,7 @@ nlohmann::ordered_json Message(const std::string& role, const std::string& text,
 ExitCode RunChat(Engine& engine, const Tokenizer& tokenizer, const Chat& chat, ChatRequest conversation,
                  GenerateRequest request, const OutputOptions& output) {
   const bool terminal = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
-  nlohmann::ordered_json& messages = conversation.messages;
+  OrderedJson& messages = conversation.messages;
   request.stop_ids = chat.stop_ids();
   GenerateCallbacks callbacks;
   callbacks.cancel = &InterruptFlag();

@@ -14,7 +14,7 @@
 namespace stoch::cli {
 
 // A message, its content as the template reads it.
-nlohmann::ordered_json Message(const std::string& role, const std::string& text, const Chat& chat);
+OrderedJson Message(const std::string& role, const std::string& text, const Chat& chat);
 
 // Goes on with a conversation: reads what the user says line by line from standard input and streams the answers, until the input ends. Ctrl-C ends
 // the answer at hand, and the conversation where none is. A line that cannot be taken (invalid UTF-8, more than the context

@@ -15,7 +15,7 @@
 namespace stoch::serve {
 namespace {
 
-using Json = nlohmann::json;
+using Json = SortedJson;
 
 constexpr int kBadRequest = 400;
 constexpr int kNotFound = 404;
@@ -319,7 +319,7 @@ CompletionRequest ParseCompletion(const Json& body, const ModelFacts& model) {
   return request;
 }
 
-ChatRequest ParseConversation(nlohmann::ordered_json* taken, JsonFields& fields, const ModelFacts& model) {
+ChatRequest ParseConversation(OrderedJson* taken, JsonFields& fields, const ModelFacts& model) {
   if (model.chat == nullptr) {
     CheckMessages(taken, fields);
     RequireTokenizer(model, "messages");
@@ -330,8 +330,8 @@ ChatRequest ParseConversation(nlohmann::ordered_json* taken, JsonFields& fields,
   return conversation;
 }
 
-ChatCall ParseChat(nlohmann::ordered_json body, const ModelFacts& model) {
-  nlohmann::ordered_json conversation = TakeConversation(&body);
+ChatCall ParseChat(OrderedJson body, const ModelFacts& model) {
+  OrderedJson conversation = TakeConversation(&body);
   const Json rest = body;
   ChatCall call;
   CompletionRequest& request = call.request;

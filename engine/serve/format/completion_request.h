@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -79,12 +78,12 @@ void CheckTextBytes(size_t bytes, const std::string& param, const ModelFacts& mo
 //         of the OpenAI API.
 // Errors: RequestError(400) naming field and index, also for fields of other servers that would change what is
 //         answered; 404 for another model's name.
-CompletionRequest ParseCompletion(const nlohmann::json& body, const ModelFacts& model);
-ChatCall ParseChat(nlohmann::ordered_json body, const ModelFacts& model);
+CompletionRequest ParseCompletion(const SortedJson& body, const ModelFacts& model);
+ChatCall ParseChat(OrderedJson body, const ModelFacts& model);
 
 // A conversation by itself (TakeConversation of a body, and the body's other fields), and its ids.
 // Errors: RequestError(400) naming the field; also for a model without chat.
-ChatRequest ParseConversation(nlohmann::ordered_json* taken, JsonFields& fields, const ModelFacts& model);
+ChatRequest ParseConversation(OrderedJson* taken, JsonFields& fields, const ModelFacts& model);
 std::vector<int32_t> ChatIds(const RenderedChat& rendered, const ModelFacts& model);
 // The prompt, and what only it can tell. Errors: RequestError(400).
 void SetPrompt(const RenderedChat& rendered, const ModelFacts& model, CompletionRequest* request);

@@ -6,6 +6,7 @@
 
 #include "engine/serve/http/request_error.h"
 #include "kernels/base/check.h"
+#include "loader/bounded_json.h"
 
 namespace stoch::serve {
 namespace {
@@ -16,7 +17,10 @@ int64_t CodePoints(std::string_view utf8) {
 
 }  // namespace
 
-std::string Dump(const OrderedJson& value) { return value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace); }
+std::string Dump(OrderedJson value) {
+  const ReleasedJson<OrderedJson> document{std::move(value)};
+  return document.json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
 
 std::string ErrorText(int status, const std::string& message, const std::string& param) {
   const char* type = status < 500 ? "invalid_request_error" : "server_error";

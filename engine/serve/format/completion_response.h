@@ -12,14 +12,13 @@
 #include <vector>
 
 #include "engine/serve/format/token_columns.h"
+#include "loader/json_types.h"
 #include "loader/tokenizer/tokenizer.h"
 
 namespace stoch::serve {
 
-using OrderedJson = nlohmann::ordered_json;
-
-// Compact JSON text; a stray byte that is no UTF-8 becomes U+FFFD.
-std::string Dump(const OrderedJson& value);
+// Compact JSON text; a stray byte that is no UTF-8 becomes U+FFFD. Nothing of the document is left, whatever its size.
+std::string Dump(OrderedJson value);
 
 // Logprobs of one choice, piece by piece: text offsets go on from the piece before.
 class LogprobWriter {

@@ -12,7 +12,7 @@
 namespace stoch::serve {
 namespace {
 
-using Json = nlohmann::json;
+using Json = SortedJson;
 
 constexpr int kBadRequest = 400;
 

@@ -14,23 +14,23 @@ namespace {
 constexpr int kBadRequest = 400;
 
 // An integer JSON number that an int64_t holds; the parser makes larger ones unsigned.
-bool IsInt64(const nlohmann::json& value) {
+bool IsInt64(const SortedJson& value) {
   return value.is_number_integer() && !(value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX);
 }
 
 }  // namespace
 
-void ThrowWrongType(const std::string& path, const std::string& expected, const nlohmann::json& got) {
+void ThrowWrongType(const std::string& path, const std::string& expected, const SortedJson& got) {
   throw RequestError(kBadRequest, path, path + ": expected " + expected + ", got " + std::string(JsonTypeName(got)));
 }
 
-JsonFields::JsonFields(const nlohmann::json& object, std::string where) : object_(object), where_(std::move(where)) {
+JsonFields::JsonFields(const SortedJson& object, std::string where) : object_(object), where_(std::move(where)) {
   if (object.is_object()) return;
   const std::string name = where_.empty() ? "the request body" : where_.substr(0, where_.size() - 1);
   ThrowWrongType(name, "an object", object);
 }
 
-const nlohmann::json* JsonFields::Find(const std::string& name) {
+const SortedJson* JsonFields::Find(const std::string& name) {
   known_.insert(name);
   const auto found = object_.find(name);
   return found == object_.end() || found->is_null() ? nullptr : &*found;
@@ -42,14 +42,14 @@ bool JsonFields::IsNull(const std::string& name) const {
 }
 
 bool JsonFields::Bool(const std::string& name, bool fallback) {
-  const nlohmann::json* value = Find(name);
+  const SortedJson* value = Find(name);
   if (value == nullptr) return fallback;
   if (!value->is_boolean()) ThrowWrongType(Path(name), "true or false", *value);
   return value->get<bool>();
 }
 
 std::optional<int64_t> JsonFields::Integer(const std::string& name, int64_t low, int64_t high) {
-  const nlohmann::json* value = Find(name);
+  const SortedJson* value = Find(name);
   if (value == nullptr) return std::nullopt;
   // Digits that are too many become a float when they are read.
   if (value->is_number_float() && std::abs(value->get<double>()) >= 0x1p63) {
@@ -67,14 +67,14 @@ std::optional<int64_t> JsonFields::Integer(const std::string& name, int64_t low,
 }
 
 std::optional<double> JsonFields::Number(const std::string& name) {
-  const nlohmann::json* value = Find(name);
+  const SortedJson* value = Find(name);
   if (value == nullptr) return std::nullopt;
   if (!value->is_number()) ThrowWrongType(Path(name), "a number", *value);
   return value->get<double>();
 }
 
 std::optional<std::string> JsonFields::String(const std::string& name) {
-  const nlohmann::json* value = Find(name);
+  const SortedJson* value = Find(name);
   if (value == nullptr) return std::nullopt;
   if (!value->is_string()) ThrowWrongType(Path(name), "a string", *value);
   return value->get<std::string>();
@@ -85,7 +85,7 @@ std::string ShortName(const std::string& name) {
   return name.size() <= kMaxBytes ? name : name.substr(0, kMaxBytes) + "...";
 }
 
-std::vector<int32_t> ReadIds(const nlohmann::json& array, const std::string& path, int64_t vocab_size) {
+std::vector<int32_t> ReadIds(const SortedJson& array, const std::string& path, int64_t vocab_size) {
   if (!array.is_array()) ThrowWrongType(path, "a list of token ids", array);
   std::vector<int32_t> ids;
   ids.reserve(array.size());

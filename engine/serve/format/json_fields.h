@@ -3,11 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
+
+#include "loader/json_types.h"
 
 namespace stoch::serve {
 
@@ -25,29 +26,29 @@ std::string ShortName(const std::string& name);
 class JsonFields {
  public:
   // where: "" for the request itself, else the name in front of the fields' ("messages[0].").
-  explicit JsonFields(const nlohmann::json& object, std::string where = "");
+  explicit JsonFields(const SortedJson& object, std::string where = "");
 
-  const nlohmann::json* Find(const std::string& name);  // nullptr where absent or null
-  bool IsNull(const std::string& name) const;           // it is there, as null
+  const SortedJson* Find(const std::string& name);  // nullptr where absent or null
+  bool IsNull(const std::string& name) const;       // it is there, as null
   bool Bool(const std::string& name, bool fallback);
   std::optional<int64_t> Integer(const std::string& name, int64_t low, int64_t high);
   std::optional<double> Number(const std::string& name);
   std::optional<std::string> String(const std::string& name);
 
   std::string Path(const std::string& name) const { return where_ + name; }
-  const nlohmann::json& object() const { return object_; }
+  const SortedJson& object() const { return object_; }
   const std::set<std::string>& asked_for() const { return known_; }
 
  private:
-  const nlohmann::json& object_;
+  const SortedJson& object_;
   std::string where_;
   std::set<std::string> known_;
 };
 
 // Throws RequestError(400) "PATH: expected EXPECTED, got TYPE".
-[[noreturn]] void ThrowWrongType(const std::string& path, const std::string& expected, const nlohmann::json& got);
+[[noreturn]] void ThrowWrongType(const std::string& path, const std::string& expected, const SortedJson& got);
 
 // The token ids of an array. Errors: RequestError(400) naming path[index] for what is no id below vocab_size.
-std::vector<int32_t> ReadIds(const nlohmann::json& array, const std::string& path, int64_t vocab_size);
+std::vector<int32_t> ReadIds(const SortedJson& array, const std::string& path, int64_t vocab_size);
 
 }  // namespace stoch::serve

@@ -16,8 +16,8 @@
 namespace stoch::serve {
 namespace {
 
-using Json = nlohmann::json;
-using Ordered = nlohmann::ordered_json;
+using Json = SortedJson;
+using Ordered = OrderedJson;
 
 constexpr int kBadRequest = 400;
 constexpr size_t kMaxDateBytes = 64;
@@ -173,7 +173,7 @@ Ordered ReadKwargs(Ordered given) {
 
 }  // namespace
 
-nlohmann::ordered_json TakeConversation(nlohmann::ordered_json* body) {
+OrderedJson TakeConversation(OrderedJson* body) {
   Ordered taken = Ordered::object();
   for (const char* name : {"messages", "tools", "documents", "chat_template_kwargs"}) {
     const auto found = body->find(name);
@@ -192,11 +192,11 @@ size_t ContentBytes(const ChatRequest& conversation) {
   return bytes;
 }
 
-void CheckMessages(nlohmann::ordered_json* taken, JsonFields& fields) {
+void CheckMessages(OrderedJson* taken, JsonFields& fields) {
   (void)ReadMessages(Take(taken, fields, "messages"), nullptr);
 }
 
-ChatRequest ReadConversation(nlohmann::ordered_json* taken, JsonFields& fields, const Chat& chat) {
+ChatRequest ReadConversation(OrderedJson* taken, JsonFields& fields, const Chat& chat) {
   ChatRequest request;
   request.messages = ReadMessages(Take(taken, fields, "messages"), &chat);
   request.documents = ReadObjects(Take(taken, fields, "documents"), "documents", &chat);

@@ -2,8 +2,6 @@
 // The conversation of a chat request, as chat templates read it.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "engine/chat/chat.h"
 #include "engine/serve/format/json_fields.h"
 
@@ -11,17 +9,17 @@ namespace stoch::serve {
 
 // Takes "messages", "tools", "documents" and "chat_template_kwargs" out of a body: those that are read in the order of
 // their members.
-nlohmann::ordered_json TakeConversation(nlohmann::ordered_json* body);
+OrderedJson TakeConversation(OrderedJson* body);
 
 // taken: by TakeConversation, and read here. fields: of the rest of that body.
 //   messages  role and content of each, text parts joined where the template reads strings; null of an assistant or a tool
 //             is "". Role developer is system where the template does not know it. The arguments of tool calls are objects.
 //   tools     with tool_choice "none" they are not told
 // Errors: RequestError(400) naming the field, also where the template does not read what a field says.
-ChatRequest ReadConversation(nlohmann::ordered_json* taken, JsonFields& fields, const Chat& chat);
+ChatRequest ReadConversation(OrderedJson* taken, JsonFields& fields, const Chat& chat);
 
 // Checks the messages of a request to a model without chat. Errors: as above.
-void CheckMessages(nlohmann::ordered_json* taken, JsonFields& fields);
+void CheckMessages(OrderedJson* taken, JsonFields& fields);
 
 // How much the messages of a conversation say.
 size_t ContentBytes(const ChatRequest& conversation);

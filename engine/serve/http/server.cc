@@ -12,7 +12,6 @@
 
 #include "engine/serve/http/handler_memory.h"
 #include "engine/serve/http/listener.h"
-#include "engine/serve/http/memory_reserve.h"
 #include "engine/serve/http/session.h"
 
 namespace stoch::serve {
@@ -169,7 +168,6 @@ void HttpServer::State::Forget() {
 HttpServer::HttpServer(const HttpOptions& options, HttpHandler handler, HttpHooks hooks)
     : state_(std::make_unique<State>(options)) {
   State& state = *state_;
-  MemoryReserve::Install();
   state.shared.handler = std::move(handler);
   state.shared.hooks = std::move(hooks);
   for (int i = 0; i < options.io_threads; ++i) state.threads.emplace_back([&] { state.Run(state.io, "http-io"); });

@@ -8,7 +8,6 @@
 #include <cstring>
 #include <utility>
 
-#include "engine/serve/http/memory_reserve.h"
 #include "engine/serve/http/request_error.h"
 
 namespace stoch::serve {
@@ -178,7 +177,6 @@ void HttpSession::Parse() {
 // Nothing of a body has been read.
 void HttpSession::OnHead() {
   StopWaiting();
-  const ReserveUse reserve;
   HttpRequest& request = reader_->request();
   request.address = Address();
   version_ = reader_->version();
@@ -210,7 +208,6 @@ std::string HttpSession::Address() const {
 
 // A request that is not understood, or whose body is not wanted: of this connection nothing more is read.
 void HttpSession::Refuse(int status, const std::string& message) {
-  const ReserveUse reserve;
   HttpResponse answer{status, "application/json", ErrorText(status, message, ""), {}};
   if (status == kUnavailable) answer.headers.emplace_back("Retry-After", "1");
   if (reader_ && reader_->stage() == RequestReader::Stage::kHead) {
@@ -231,7 +228,6 @@ void HttpSession::BeginExchange(bool keep_alive) {
 }
 
 void HttpSession::Dispatch() {
-  const ReserveUse reserve;
   HttpRequest request = std::move(reader_->request());
   BeginExchange(reader_->keep_alive());
   if (shared_.hooks.always(request)) {
@@ -257,7 +253,6 @@ bool HttpSession::PostToHandler(const std::shared_ptr<HttpRequest>& request) noe
     api_.Post([self = shared_from_this(), request] {
       if (!self->gone_) {
         try {
-          const ReserveUse reserve;
           self->exchange_ = self->shared_.handler(std::move(*request), self);
         } catch (const std::exception& error) {
           self->shared_.SayError(error.what());
@@ -318,7 +313,6 @@ void HttpSession::Close() noexcept {
 }
 
 void HttpSession::RunUrgent() {
-  const ReserveUse reserve;
   if (const std::shared_ptr<Exchange> exchange = std::exchange(exchange_, nullptr)) exchange->OnDisconnect();
 }
 

@@ -11,7 +11,6 @@
 #include <sstream>
 #include <utility>
 
-#include "engine/serve/http/memory_reserve.h"
 #include "engine/serve/http/session.h"
 
 namespace stoch::serve {
@@ -44,7 +43,6 @@ std::string Written(const Header& header) {
 std::function<void()> HttpSession::OrCut(std::function<void()> body) {
   return [self = shared_from_this(), body = std::move(body)] {
     try {
-      const ReserveUse reserve;
       body();
     } catch (const std::exception& error) {
       self->shared_.hooks.on_error(error.what());

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -14,7 +15,7 @@
 namespace stoch::test {
 namespace {
 
-using json = nlohmann::ordered_json;  // in the order of the file
+using json = OrderedJson;  // in the order of the file
 
 ChatRenderer::Settings Command() { return {.pythons = {ChatPython()}}; }
 
@@ -102,6 +103,15 @@ TEST_F(ChatRendering, ManyThreadsMayShareOne) {
 TEST(ChatRenderingWithout, JinjaNamesWhatInstallsIt) {
   ExpectInvalid([] { ChatRenderer({.pythons = {"/bin/false"}}, "x"); }, {"apt-get install python3-jinja2"});
   ExpectInvalid([] { ChatRenderer({.pythons = {"/nowhere/python3"}}, "x"); }, {"/nowhere/python3", "No such file"});
+}
+
+// As under a service manager whose filter of system calls does not know of it.
+TEST(ChatRenderingWithout, SeccompSaysSo) {
+  const TempDir folder;
+  const std::string python = folder / "python3";
+  WriteFile(python, "#!/bin/sh\nkill -SYS $$\n");
+  std::filesystem::permissions(python, std::filesystem::perms::owner_all);
+  ExpectInvalid([&] { ChatRenderer({.pythons = {python}}, "x"); }, {"has to allow seccomp"});
 }
 
 }  // namespace

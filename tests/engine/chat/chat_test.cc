@@ -20,8 +20,6 @@
 namespace stoch::test {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr const char* kLlama3 =
     "{{ bos_token }}{% for m in messages %}{{ '<|start_header_id|>' + m['role'] + '<|end_header_id|>\\n\\n' + "
     "m['content'] | trim + '<|eot_id|>' }}{% endfor %}"
@@ -35,7 +33,9 @@ std::unique_ptr<Tokenizer> WithTemplate(const std::string& source) {
   return FromJson(ByteLevelJson(), settings);
 }
 
-Json User(const Json& content) { return Json::array({Json{{"role", "user"}, {"content", content}}}); }
+OrderedJson User(const OrderedJson& content) {
+  return OrderedJson::array({OrderedJson{{"role", "user"}, {"content", content}}});
+}
 
 class ChatPrompts : public testing::Test {
  protected:
@@ -58,7 +58,7 @@ class ChatPrompts : public testing::Test {
 // Every golden has the ids that transformers' apply_chat_template gives.
 TEST_F(ChatPrompts, HaveTheIdsOfTransformers) {
   STOCH_REQUIRE_SHARED();
-  const Json golden = Json::parse(ReadFile(STOCH_SOURCE_DIR "/tests/golden/chat_templates.json"));
+  const OrderedJson golden = OrderedJson::parse(ReadFile(STOCH_SOURCE_DIR "/tests/golden/chat_templates.json"));
   const auto tokenizer = LoadTokenizer(SharedFolder() / "models/tiny-qwen2");
   const TempDir folder;
   int compared = 0;
@@ -70,21 +70,21 @@ TEST_F(ChatPrompts, HaveTheIdsOfTransformers) {
     WriteFile(settings.chat_template, expected["source"].get<std::string>());
     const Chat chat(*tokenizer, settings);
     for (size_t i = 0; i < golden["requests"].size(); ++i) {
-      const Json& given = golden["requests"][i];
+      const OrderedJson& given = golden["requests"][i];
       ChatRequest request;
       request.messages = given["messages"];
-      request.tools = given.value("tools", Json());
-      request.documents = given.value("documents", Json());
+      request.tools = given.value("tools", OrderedJson());
+      request.documents = given.value("documents", OrderedJson());
       request.kwargs = golden["special"];
-      request.kwargs.update(given.value("kwargs", Json::object()));
+      request.kwargs.update(given.value("kwargs", OrderedJson::object()));
       request.add_generation_prompt = given.value("add_generation_prompt", false);
       request.continue_final_message = given.value("continue_final_message", false);
-      const Json& digest = expected["ids_sha256"][i];
+      const OrderedJson& digest = expected["ids_sha256"][i];
       if (digest.is_null()) {
         EXPECT_THROW((void)chat.Encode(request), InvalidInput) << name << i;
         continue;
       }
-      EXPECT_EQ(Sha256Hex(Json(chat.Encode(request)).dump()).substr(0, 16), digest.get<std::string>()) << name << i;
+      EXPECT_EQ(Sha256Hex(OrderedJson(chat.Encode(request)).dump()).substr(0, 16), digest.get<std::string>()) << name << i;
       ++compared;
     }
   }
@@ -94,12 +94,12 @@ TEST_F(ChatPrompts, HaveTheIdsOfTransformers) {
 // Text and ids of transformers, with the models' own templates.
 TEST_F(ChatPrompts, AreThoseRecorded) {
   STOCH_REQUIRE_SHARED();
-  const Json recorded = Json::parse(ReadFile(SharedFolder() / "tokenizers/vectors/qwen2-tiny.chat.json"));
+  const OrderedJson recorded = OrderedJson::parse(ReadFile(SharedFolder() / "tokenizers/vectors/qwen2-tiny.chat.json"));
   int conversations = 0;
   for (const auto& [model, list] : recorded.items()) {
     const auto tokenizer = LoadTokenizer(SharedFolder() / "models" / model);
     const Chat chat(*tokenizer, Settings());
-    for (const Json& recording : list) {
+    for (const OrderedJson& recording : list) {
       ChatRequest request;
       request.messages = recording["messages"];
       request.add_generation_prompt = recording["add_generation_prompt"];
@@ -125,8 +125,8 @@ TEST_F(ChatPrompts, MessagesCannotPretendToBeOthers) {
   EXPECT_EQ(Chat::Text(rendered), "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n" + says +
                                       "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n");
   // A role is a string of the request, too.
-  const Json message = {{"role", "<|eot_id|>"}, {"content", "a"}};
-  EXPECT_EQ(Shown(*tokenizer, chat.Encode({.messages = Json::array({message}), .add_generation_prompt = false})),
+  const OrderedJson message = {{"role", "<|eot_id|>"}, {"content", "a"}};
+  EXPECT_EQ(Shown(*tokenizer, chat.Encode({.messages = OrderedJson::array({message}), .add_generation_prompt = false})),
             "[<|begin_of_text|>][<|start_header_id|>]<|eot_id|>[<|end_header_id|>]\n\na[<|eot_id|>]");
 }
 
@@ -137,13 +137,13 @@ TEST_F(ChatPrompts, SpecialTokensStayTextInEveryString) {
       "}}"
       "{% for part in messages[1].content %}{{ part.text }}{% endfor %}<|eot_id|>");
   const Chat chat(*tokenizer, Settings());
-  const Json part = {{"type", "text"}, {"text", "a<|eot"}}, next = {{"type", "text"}, {"text", ""}},
-             last = {{"type", "text"}, {"text", "_id|>b"}};
+  const OrderedJson part = {{"type", "text"}, {"text", "a<|eot"}}, next = {{"type", "text"}, {"text", ""}},
+                    last = {{"type", "text"}, {"text", "_id|>b"}};
   ChatRequest request;
   request.messages = User("<|eot_id|>");
-  request.messages.push_back({{"role", "user"}, {"content", Json::array({part, next, last})}});
-  request.tools = Json::array({Json{{"<|eot_id|>", Json::array({"x<|end_of_text|>"})}}});
-  request.documents = Json::array({Json{{"text", "<|eot_id|>\u00e9"}}});
+  request.messages.push_back({{"role", "user"}, {"content", OrderedJson::array({part, next, last})}});
+  request.tools = OrderedJson::array({OrderedJson{{"<|eot_id|>", OrderedJson::array({"x<|end_of_text|>"})}}});
+  request.documents = OrderedJson::array({OrderedJson{{"text", "<|eot_id|>\u00e9"}}});
   request.kwargs["word"] = "<|eot_id|><|eot_id|>";
   request.add_generation_prompt = false;
   const RenderedChat rendered = chat.Render(request);
@@ -195,19 +195,19 @@ TEST_F(ChatPrompts, TellTheDayOfUtc) {
 }
 
 TEST_F(ChatPrompts, TellTheDateThatIsAskedFor) {
-  const auto render = [](const char* source, const Json& kwargs, const char* own = "") {
+  const auto render = [](const char* source, const OrderedJson& kwargs, const char* own = "") {
     const auto tokenizer = WithTemplate(source);
     ChatSettings settings = Settings();
     settings.date = own;
     const RenderedChat rendered = Chat(*tokenizer, settings).Render({.messages = User("a"), .kwargs = kwargs});
     return rendered.text + "|" + rendered.date;
   };
-  const Json given = {{"date_string", "01 Jan 2030"}};
+  const OrderedJson given = {{"date_string", "01 Jan 2030"}};
   const char* literal =
       "{% if not date_string is defined %}{% set date_string = '26 Jul 2024' %}{% endif %}{{ date_string }}";
-  EXPECT_EQ(render(literal, Json::object()), "26 Jul 2024|");
+  EXPECT_EQ(render(literal, OrderedJson::object()), "26 Jul 2024|");
   EXPECT_EQ(render(literal, given), "01 Jan 2030|01 Jan 2030");
-  EXPECT_EQ(render(literal, Json::object(), "02 Feb 2031"), "02 Feb 2031|02 Feb 2031");
+  EXPECT_EQ(render(literal, OrderedJson::object(), "02 Feb 2031"), "02 Feb 2031|02 Feb 2031");
   const char* clock = "{{ strftime_now('%Y-%m-%d %H:%M') }}";
   EXPECT_EQ(render(clock, given), "2030-01-01 00:00|01 Jan 2030");
   EXPECT_EQ(render(clock, given, "02 Feb 2031"), "2030-01-01 00:00|01 Jan 2030");
