@@ -268,6 +268,20 @@ OrderedJson ConsumeOrderedJson(std::string text, const std::string& where, int m
   return Consume<OrderedJson>(std::move(text), where, max_depth, max_values, max_bytes, check);
 }
 
+int64_t JsonBytes(const OrderedJson& document) {
+  int64_t bytes = kValueBytes;
+  if (const auto* text = document.get_ptr<const OrderedJson::string_t*>()) {
+    bytes += kStringBytes + TextBytes(*text);
+  } else if (const auto* object = document.get_ptr<const OrderedJson::object_t*>()) {
+    bytes += kContainerBytes;
+    for (const auto& [name, member] : *object) bytes += kMemberBytes + TextBytes(name) + JsonBytes(member);
+  } else if (const auto* array = document.get_ptr<const OrderedJson::array_t*>()) {
+    bytes += kContainerBytes;
+    for (const OrderedJson& entry : *array) bytes += JsonBytes(entry);
+  }
+  return bytes;
+}
+
 void ReleaseJson(nlohmann::json* document) { Release(document); }
 void ReleaseJson(SortedJson* document) { Release(document); }
 void ReleaseJson(OrderedJson* document) { Release(document); }

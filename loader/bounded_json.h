@@ -42,6 +42,9 @@ SortedJson ConsumeBoundedJson(std::string text, const std::string& where, int ma
 OrderedJson ConsumeOrderedJson(std::string text, const std::string& where, int max_depth, int64_t max_values,
                                int64_t max_bytes, const JsonEntryCheck& check = nullptr);
 
+// About what a document takes in memory, as max_bytes counts it.
+int64_t JsonBytes(const OrderedJson& document);
+
 // Leaves a document empty, from its innermost values outwards, and takes no memory for it. The destructor moves all values
 // of all levels into one list first, which takes as much memory again. Recursion is as deep as the document is.
 void ReleaseJson(nlohmann::json* document);

@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/chat/render_queue.h"
 #include "engine/request/job_runner.h"
 #include "engine/serve/api_keys.h"
 #include "engine/serve/format/completion_request.h"
@@ -18,6 +17,7 @@
 #include "engine/serve/identity.h"
 #include "engine/serve/log.h"
 #include "engine/serve/metrics.h"
+#include "engine/serve/render_queue.h"
 #include "engine/serve/stream_registry.h"
 
 namespace stoch::serve {
@@ -52,6 +52,8 @@ class Api {
   // From now on completions are answered; before, they are 503. Streams that a process before this one had not finished
   // go on, but for those of which what is kept makes no sense. Both outlive this. Called once.
   void Attach(const ModelFacts& model, JobRunner& runner);
+  // Drops the chats that wait for their prompts, and refuses further ones. Before their connections go.
+  void StopRendering() { renders_.Stop(); }
   // /health says 503 and new completions are refused.
   void StartDraining() { draining_ = true; }
 

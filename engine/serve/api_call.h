@@ -26,9 +26,10 @@ struct Api::Call {
 
   // lists: their limits.
   ReleasedJson<SortedJson> TakeBody(const JsonEntryCheck& lists = nullptr) {
+    const BodyLease memory = std::move(request.memory);  // free for others before there is an answer
     return {Take<SortedJson>(ConsumeBoundedJson, lists)};
   }
-  // With the members of objects in order.
+  // With the members of objects in order. What it has of the memory for bodies stays the request's.
   ReleasedJson<OrderedJson> TakeOrderedBody(const JsonEntryCheck& lists = nullptr) {
     return {Take<OrderedJson>(ConsumeOrderedJson, lists)};
   }
@@ -45,7 +46,6 @@ struct Api::Call {
     constexpr int64_t kMaxBytes = int64_t{10} << 20;  // of memory that a body may take as a document
     std::string text = std::exchange(request.body, {});
     const int64_t most = std::max(kMaxBytes, 2 * static_cast<int64_t>(text.size()));  // whatever --max-body lets in
-    const BodyLease memory = std::move(request.memory);  // free for others before there is an answer
     return consume(std::move(text), "the request body", kMaxDepth, kMaxJsonFileValues, most, lists);
   }
 };

@@ -15,6 +15,7 @@ using Json = SortedJson;
 
 constexpr int kBadRequest = 400;
 constexpr int kTooManyRequests = 429;
+constexpr int kUnavailable = 503;
 
 // A chat until its prompt is there, and then what it became. Its calls are those of one connection, which never overlap.
 class PendingChat : public Exchange {
@@ -47,14 +48,29 @@ Outcome RenderNow(const Chat& chat, ChatRequest conversation) {
   }
 }
 
+// A conversation that waits keeps its part of the memory for bodies: what it takes now, which may be more than its text did.
+void KeepMemory(const ChatRequest& conversation, BodyLease* memory) {
+  if (memory->bytes() == 0) return;
+  int64_t bytes = 0;
+  for (const OrderedJson* part :
+       {&conversation.messages, &conversation.tools, &conversation.documents, &conversation.kwargs}) {
+    bytes += JsonBytes(*part);
+  }
+  if (memory->GrowTo(bytes)) return;
+  throw RequestError(kUnavailable, "",
+                     "the bodies of other requests take the memory for bodies; try again in a moment");
+}
+
 }  // namespace
 
 std::shared_ptr<Exchange> Api::Render(Call& call, ChatRequest conversation, Then then) {
+  KeepMemory(conversation, &call.request.memory);
+  const std::string client = call.owner.empty() ? call.request.address : call.owner;
   const auto waiting = std::make_shared<PendingChat>();
   const auto shared = std::make_shared<Call>(std::move(call));
   const auto asked = std::make_shared<ChatRequest>(std::move(conversation));
   const Chat& chat = *Ready().model->chat;
-  const bool taken = renders_.Add([this, waiting, shared, asked, then = std::move(then), &chat] {
+  const bool taken = renders_.Add(client, [this, waiting, shared, asked, then = std::move(then), &chat] {
     if (waiting->left()) return;
     try {
       const auto outcome = std::make_shared<Outcome>(RenderNow(chat, std::move(*asked)));

@@ -79,6 +79,8 @@ Server::Server(ServerOptions options, LogSink log)
 }
 
 Server::~Server() {
+  // What waits for its prompt holds connections.
+  state_->api.StopRendering();
   // First: no request may reach a runner that is gone.
   state_->http->Stop();
   if (state_->admin != nullptr) state_->admin->Stop();

@@ -82,6 +82,15 @@ TEST(BoundedJson, MembersMayKeepTheirOrder) {
   EXPECT_THROW(read(many), InvalidInput);
 }
 
+TEST(BoundedJson, MemoryIsCountedAlikeBeforeAndAfter) {
+  const std::string text = R"({"a":[1,"b",[[],{"c":[2.5,"a text of more than fifteen bytes"]}]],"d":{},
+    "a name of more than fifteen bytes":null,"f":true})";
+  const auto read = [&text](int64_t most) { return ConsumeOrderedJson(text, "x.json", 8, kMaxJsonFileValues, most); };
+  const int64_t bytes = JsonBytes(read(INT64_MAX));
+  EXPECT_EQ(JsonBytes(read(bytes)), bytes);
+  EXPECT_THROW(read(bytes - 1), InvalidInput);
+}
+
 // Lengths around every step in which the text is given back.
 TEST(BoundedJson, ATextThatIsConsumedIsReadAlike) {
   const auto both = [](const std::string& text) {

@@ -4,7 +4,11 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
+#include <memory>
+#include <thread>
+#include <vector>
 
 #include "tests/serve/server_fixture.h"
 
@@ -181,6 +185,63 @@ TEST_F(Templates, ThatDoHarmCostOneRequest) {
   EXPECT_EQ(refused, 0);
   EXPECT_GT(answered, rounds);
   RecordProperty("longest_completion_ms", std::to_string(longest_ms));
+}
+
+// What goes on until its time is over, for as long as a template may take.
+constexpr const char* kSlow =
+    "{% if documents %}{% for i in range(99999) %}{% for k in range(99999) %}{% endfor %}{% endfor %}{% endif %}a";
+
+std::string ChatWithDocuments(size_t bytes) {
+  const std::string body = Json({{"messages", {{{"role", "user"}, {"content", "a"}}}},
+                                 {"documents", {{{"text", std::string(bytes, 'x')}}}},
+                                 {"max_tokens", 1}})
+                               .dump();
+  return "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) +
+         "\r\n\r\n" + body;
+}
+
+// Conversations that wait for their prompts are bodies still.
+TEST_F(Templates, ConversationsThatWaitHaveABudget) {
+  server_options_.http.max_bodies_bytes = 10 << 20;
+  Serve(kSlow);
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  std::vector<int> statuses;
+  for (int i = 0; i < 4; ++i) {
+    clients.push_back(std::make_unique<HttpClient>(port()));
+    try {
+      clients.back()->SendRaw(ChatWithDocuments(4 << 20));
+    } catch (const std::exception&) {  // refused in the middle of the body
+    }
+  }
+  for (const auto& client : clients) {
+    try {
+      statuses.push_back(client->Receive().status);
+    } catch (const std::exception&) {
+      statuses.push_back(503);
+    }
+  }
+  EXPECT_GE(std::count(statuses.begin(), statuses.end(), 503), 1);
+  EXPECT_GE(std::count(statuses.begin(), statuses.end(), 400), 1);  // "takes too long"
+  EXPECT_EQ(Say("b").status, 200);
+}
+
+TEST_F(Templates, MayBeWaitedForWhenTheServerGoes) {
+  Serve(kSlow);
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < 4; ++i) {
+    clients.push_back(std::make_unique<HttpClient>(port()));
+    clients.back()->SendRaw(ChatWithDocuments(10));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  server_.reset();
+  int answered = 0;
+  for (const auto& client : clients) {
+    try {
+      answered += client->ReadToEnd().empty() ? 0 : 1;
+    } catch (const std::exception&) {  // cut off
+    }
+  }
+  EXPECT_LE(answered, 1);  // the one whose turn it was
 }
 
 }  // namespace

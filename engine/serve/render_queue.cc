@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/serve/render_queue.h"
+
+#include <pthread.h>
+
+#include <utility>
+
+namespace stoch::serve {
+
+RenderQueue::RenderQueue() : thread_([this](const std::stop_token& stop) { Run(stop); }) {}
+
+bool RenderQueue::Add(const std::string& client, std::function<void()> task) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopped_ || waiting_.size() >= kMaxWaiting || queue_.size_of(client) >= kMaxWaitingOfClient) return false;
+    const auto added = waiting_.emplace(next_id_++, std::move(task)).first;
+    try {
+      queue_.Add(added->first, client);
+    } catch (...) {
+      waiting_.erase(added);
+      throw;
+    }
+  }
+  added_.notify_one();
+  return true;
+}
+
+void RenderQueue::Stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  thread_.request_stop();
+  if (thread_.joinable()) thread_.join();
+  queue_.Clear();
+  waiting_.clear();
+}
+
+void RenderQueue::Run(const std::stop_token& stop) {
+  pthread_setname_np(pthread_self(), "render");
+  std::unique_lock lock(mutex_);
+  while (added_.wait(lock, stop, [this] { return !waiting_.empty(); })) {
+    if (stop.stop_requested()) return;
+    const auto next = waiting_.find(queue_.Next().value());
+    const std::function<void()> task = std::move(next->second);
+    queue_.Remove(next->first);
+    waiting_.erase(next);
+    lock.unlock();
+    task();
+    lock.lock();
+  }
+}
+
+}  // namespace stoch::serve
