@@ -21,7 +21,7 @@ class JsonAllocator {
   using value_type = Value;
   JsonAllocator() = default;
   template <class Other>
-  JsonAllocator(const JsonAllocator<Other>&) {}  // as allocators convert
+  JsonAllocator(const JsonAllocator<Other>&) {}  // NOLINT(google-explicit-constructor): as allocators convert
 
   Value* allocate(size_t count) { return static_cast<Value*>(::operator new(count * sizeof(Value))); }
   void deallocate(Value* values, size_t) noexcept { ::operator delete(values); }

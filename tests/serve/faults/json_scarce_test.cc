@@ -90,7 +90,7 @@ TEST_F(JsonScarce, AConversationMayFindNoMemoryAnywhere) {
     OrderedJson rest = ConsumeOrderedJson(text, "a body", kDepth, kMaxJsonFileValues, INT64_MAX);
     const OrderedJson conversation = serve::TakeConversation(&rest);
     const SortedJson sorted = conversation;
-    const OrderedJson copy = conversation;
+    const OrderedJson copy = conversation;  // NOLINT(performance-unnecessary-copy-initialization): what is tried
     return sorted.dump() + copy.dump() + SortedJson(rest).dump() +
            ConsumeBoundedJson(text, "a body", kDepth, kMaxJsonFileValues, INT64_MAX).dump();
   };
