@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "engine/grammar/grammar_compiler.h"
 #include "engine/logits_hash.h"
 #include "engine/placement.h"
 #include "kernels/base/check.h"
@@ -94,6 +95,9 @@ ModelPtr LoadModel(const LoadOptions& options, const Progress& progress) {
   ModelFiles files = OpenModelFiles(names.model);
   model->tokenizer = cli::OpenTokenizer(names, files);
   EngineOptions engine = EngineOptionsOf(options, files);
+  if (model->tokenizer != nullptr) {
+    engine.make_guide = MakerOf(std::make_shared<GrammarCompiler>(*model->tokenizer, files.config.vocab_size));
+  }
   std::string notice;
   std::shared_ptr<Backend> backend =
       OpenBackend(options.device, {.threads = options.threads, .cpu_variant = options.cpu_variant}, &notice);

@@ -78,6 +78,16 @@ RenderedChat RenderConversation(LoadedModel& model, const std::string& conversat
   return model.RequireChat().Render(std::move(request));
 }
 
+// One of them at most is given: Python has seen to that.
+GrammarSpec GrammarOf(const std::string& json_schema, const std::string& regex, const std::vector<std::string>& choices,
+                      const std::string& grammar) {
+  if (!json_schema.empty()) return {GrammarSpec::Kind::kJsonSchema, json_schema};
+  if (!regex.empty()) return {GrammarSpec::Kind::kRegex, regex};
+  if (!choices.empty()) return ChoiceGrammar(choices);
+  if (!grammar.empty()) return {GrammarSpec::Kind::kEbnf, grammar};
+  return {};
+}
+
 void BindRequest(nb::module_& m) {
   nb::class_<GenerateRequest>(m, "Request", "What to generate, but for the prompt.")
       .def(
@@ -86,8 +96,10 @@ void BindRequest(nb::module_& m) {
              double repeat_penalty, double presence_penalty, double frequency_penalty,
              const std::vector<std::pair<int32_t, float>>& logit_bias, uint64_t seed,
              const std::vector<std::string>& stop, const Ids& stop_ids, bool ignore_eos, int top_logprobs,
-             bool hash_logits) {
+             bool hash_logits, const std::string& json_schema, const std::string& regex,
+             const std::vector<std::string>& choices, const std::string& grammar) {
             GenerateRequest request;
+            request.grammar = GrammarOf(json_schema, regex, choices, grammar);
             request.max_tokens = max_tokens;
             request.sampling.temperature = temperature;
             request.sampling.top_p = top_p;
@@ -108,7 +120,7 @@ void BindRequest(nb::module_& m) {
           nb::arg("max_tokens"), nb::arg("temperature"), nb::arg("top_p"), nb::arg("top_k"), nb::arg("min_p"),
           nb::arg("repeat_penalty"), nb::arg("presence_penalty"), nb::arg("frequency_penalty"), nb::arg("logit_bias"),
           nb::arg("seed"), nb::arg("stop"), nb::arg("stop_ids"), nb::arg("ignore_eos"), nb::arg("top_logprobs"),
-          nb::arg("hash_logits"));
+          nb::arg("hash_logits"), nb::arg("json_schema"), nb::arg("regex"), nb::arg("choices"), nb::arg("grammar"));
 }
 
 void BindStream(nb::module_& m) {

@@ -333,7 +333,8 @@ class Model:
         Of transformers' names max_new_tokens, do_sample (without a temperature: 1), stop_strings and eos_token_id are known.
 
         Options: max_tokens, temperature, top_p, top_k, min_p, repetition_penalty (repeat_penalty is the same),
-        presence_penalty, frequency_penalty, logit_bias {id: bias}, seed, stop, stop_ids, ignore_eos, top_logprobs, hash_logits.
+        presence_penalty, frequency_penalty, logit_bias {id: bias}, seed, stop, stop_ids, ignore_eos, top_logprobs, hash_logits,
+        and one of guided_json (a schema, its JSON or a pydantic model), guided_regex, guided_choice and guided_grammar (GBNF).
         """
         request = _request(**_options("Model.generate", options))
         several = not isinstance(prompt, str) and hasattr(prompt, "__getitem__") and len(prompt) > 0 and not _is_id(prompt[0])
@@ -523,7 +524,23 @@ def _request(
     ignore_eos: bool = False,
     top_logprobs: int = 0,
     hash_logits: bool = True,
+    guided_json: Any = None,
+    guided_regex: str | None = None,
+    guided_choice: SequenceOf[str] | None = None,
+    guided_grammar: str | None = None,
 ) -> _stoch.Request:
+    guides = {
+        "guided_json": guided_json,
+        "guided_regex": guided_regex,
+        "guided_choice": guided_choice,
+        "guided_grammar": guided_grammar,
+    }
+    given = [name for name, guide in guides.items() if guide is not None]
+    if len(given) > 1:
+        raise _stoch.InvalidInput(f"{' and '.join(given)}: a request has one grammar")
+    for name in given:
+        if not guides[name]:
+            raise _stoch.InvalidInput(f"{name} is empty")
     if max_tokens is not None and _whole("max_tokens", max_tokens) < 0:
         raise _stoch.InvalidInput(f"max_tokens = {max_tokens}: allowed is 0 or more, or None")
     if not 0 <= seed < 1 << 64:
@@ -548,7 +565,24 @@ def _request(
         ignore_eos,
         _whole("top_logprobs", top_logprobs, 32),
         hash_logits,
+        "" if guided_json is None else _schema(guided_json),
+        "" if guided_regex is None else check_text("guided_regex", guided_regex),
+        [check_text("guided_choice", each) for each in guided_choice or ()],
+        "" if guided_grammar is None else check_text("guided_grammar", guided_grammar),
     )
+
+
+def _schema(guide: Any) -> str:
+    """The JSON of a schema: text, an object, or a class that has model_json_schema, as those of pydantic have."""
+    if isinstance(guide, str):
+        return check_text("guided_json", guide)
+    if hasattr(guide, "model_json_schema"):
+        guide = guide.model_json_schema()
+    if not isinstance(guide, Mapping):
+        raise _stoch.InvalidInput(
+            f"guided_json is a {type(guide).__name__}: allowed is a schema, its JSON or a pydantic model"
+        )
+    return json.dumps(guide)
 
 
 def _max_memory(value: str | Mapping[int, int | str] | None) -> str:

@@ -124,7 +124,7 @@ class ModelPlan:
 class Request:
     """What to generate, but for the prompt."""
 
-    def __init__(self, max_tokens: int, temperature: float, top_p: float, top_k: int, min_p: float, repeat_penalty: float, presence_penalty: float, frequency_penalty: float, logit_bias: _Sequence[tuple[int, float]], seed: int, stop: _Sequence[str], stop_ids: _Sequence[int], ignore_eos: bool, top_logprobs: int, hash_logits: bool) -> None: ...
+    def __init__(self, max_tokens: int, temperature: float, top_p: float, top_k: int, min_p: float, repeat_penalty: float, presence_penalty: float, frequency_penalty: float, logit_bias: _Sequence[tuple[int, float]], seed: int, stop: _Sequence[str], stop_ids: _Sequence[int], ignore_eos: bool, top_logprobs: int, hash_logits: bool, json_schema: str, regex: str, choices: _Sequence[str], grammar: str) -> None: ...
 
 class TextStream:
     """One request, piece by piece."""

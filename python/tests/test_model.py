@@ -59,6 +59,42 @@ def test_stream(model: stoch.Model) -> None:
     unfinished.close()
 
 
+SCHEMA = {"type": "object", "required": ["kind", "age"], "properties": {
+    "kind": {"enum": ["cat", "dog"]}, "age": {"type": "integer", "minimum": 0, "maximum": 30}}}
+
+
+class Animal:
+    """As a pydantic model has it."""
+
+    @staticmethod
+    def model_json_schema() -> dict:
+        return SCHEMA
+
+
+def test_guided(model: stoch.Model) -> None:
+    options = {"max_tokens": 60, "temperature": 1, "seed": 2}
+    try:
+        text = model.generate(PROMPT, guided_json=SCHEMA, **options).text
+    except stoch.InvalidInput as error:
+        if "this build has no grammars" in str(error):
+            pytest.skip(str(error))
+        raise
+    animal = json.loads(text)
+    assert animal["kind"] in ("cat", "dog") and 0 <= animal["age"] <= 30
+    assert list(animal) == ["kind", "age"]
+    assert model.generate(PROMPT, guided_json=json.dumps(SCHEMA), **options).text == text
+    assert model.generate(PROMPT, guided_json=Animal, **options).text == text
+    assert "".join(model.stream(PROMPT, guided_json=SCHEMA, **options)) == text
+    assert model.generate(PROMPT, guided_choice=["yes", "no"], **options).text in ("yes", "no")
+    assert model.generate(PROMPT, guided_regex="[0-9]{5}", **options).text.isdigit()
+    assert set(model.generate(PROMPT, guided_grammar='root ::= "a" root | "b"', **options).text) <= {"a", "b"}
+    for bad, message in (({"guided_regex": "(a"}, ""), ({"guided_regex": ""}, "guided_regex is empty"),
+                         ({"guided_json": 5}, "guided_json is a int"), ({"guided_choice": []}, "guided_choice is empty"),
+                         ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_regex and guided_choice")):
+        with pytest.raises(stoch.InvalidInput, match=message):
+            model.generate(PROMPT, **bad)
+
+
 def test_tokens(model: stoch.Model, run, demo: str) -> None:
     ids = json.loads(run("tokenize", "--model", demo, "--prompt", PROMPT, "--json"))["ids"]
     assert model.tokenize(PROMPT) == ids

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // stoch generate and stoch tokenize, as a user drives them.
 
+#include <regex>
+
 #include "tests/support/shared_folder.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
@@ -42,6 +44,31 @@ TEST(GenerateCli, JsonHasEveryKey) {
   EXPECT_EQ(json["logits_sha256"].get<std::string>().size(), 64u);
   EXPECT_EQ(json["finish_reason"], "length");
   EXPECT_EQ(json["prompt_ids"][0], 1);
+}
+
+TEST(GenerateCli, TextIsOfTheGrammar) {
+  const TempDir folder;
+  WriteFile(folder / "schema.json", R"({"type": "object", "properties": {"age": {"type": "integer", "maximum": 99,
+      "minimum": 0}, "kind": {"enum": ["cat", "dog"]}}, "required": ["age", "kind"]})");
+  WriteFile(folder / "list.gbnf", "root ::= \"- \" word (\", \" word)*\nword ::= [a-z]+\n");
+  const auto run = [](std::vector<std::string> words) {
+    words.insert(words.end(), {"--prompt", "Once upon a time", "--max-tokens", "60", "--temperature", "1", "--quiet"});
+    return RunStoch(WithDemo("generate", words));
+  };
+  const ProcessResult any = run({"--choice", "a"});
+  if (any.err.find("this build has no grammars") != std::string::npos) GTEST_SKIP() << any.err;
+  EXPECT_EQ(any.out, "a\n");
+  const nlohmann::json json = ExpectJson(run({"--json-schema", folder / "schema.json"}));
+  EXPECT_TRUE(json.at("age").is_number_integer());
+  EXPECT_TRUE(json.at("kind") == "cat" || json.at("kind") == "dog") << json;
+  EXPECT_TRUE(std::regex_match(run({"--regex", "[0-9]{4}(-[0-9]{2}){2}"}).out, std::regex("[0-9]{4}(-[0-9]{2}){2}\n")));
+  EXPECT_EQ(run({"--grammar", folder / "list.gbnf"}).out.substr(0, 2), "- ");
+  const std::string choice = run({"--choice", "yes, please", "--choice", "no"}).out;
+  EXPECT_TRUE(choice == "yes, please\n" || choice == "no\n") << choice;
+  ExpectRefused(run({"--regex", "(a"}), "--regex");
+  ExpectRefused(run({"--json-schema", folder / "none.json"}), "none.json");
+  ExpectRefused(run({"--regex", "a", "--choice", "a"}), "--choice");
+  ExpectRefused(run({"--regex", "a", "--ignore-eos"}), "--ignore-eos");
 }
 
 TEST(GenerateCli, PromptsFromFilesAndPipes) {

@@ -20,6 +20,7 @@
 #include "tools/stoch/interrupt.h"
 #include "tools/stoch/options/chat_options.h"
 #include "tools/stoch/options/cost_options.h"
+#include "tools/stoch/options/grammar_options.h"
 #include "tools/stoch/options/speculation_options.h"
 #include "tools/stoch/output.h"
 #include "tools/stoch/progress.h"
@@ -50,10 +51,12 @@ struct Options {
   int top_logprobs = 0;
   CostFlags cost;
   SpeculationOptions speculation;
+  GrammarOptions grammar;
 };
 
-GenerateRequest RequestFrom(const Options& options) {
+GenerateRequest RequestFrom(const Options& options, const GrammarSpec& grammar) {
   GenerateRequest request;
+  request.grammar = grammar;
   request.max_tokens = options.max_tokens;
   request.sampling = options.sampling;
   request.stop = options.stop;
@@ -77,8 +80,8 @@ struct Extra {
 };
 
 ExitCode RunOnce(const Options& options, const Extra& extra, Engine& engine, const Tokenizer& tokenizer,
-                 const std::string& prompt) {
-  GenerateRequest request = RequestFrom(options);
+                 const GrammarSpec& grammar, const std::string& prompt) {
+  GenerateRequest request = RequestFrom(options, grammar);
   request.prompt = tokenizer.Encode(prompt, {});
   if (options.output.json) {
     request.top_logprobs = options.top_logprobs;
@@ -145,19 +148,22 @@ ExitCode Run(const Options& options) {
     throw InvalidInput(files.name + ": has no tokenizer; give --tokenizer DIR");
   }
   Validate(options.sampling, files.config.vocab_size);
+  const auto compiler = std::make_shared<GrammarCompiler>(*tokenizer, files.config.vocab_size);
+  const GrammarSpec grammar = ReadGrammar(options.grammar, *compiler);
+  engine_options.make_guide = MakerOf(compiler);
   // Everything that can be wrong is found before the weights are loaded.
   if (options.chat) {
     const Chat chat(*tokenizer, options.chat_settings);
     ChatRequest conversation = BeginChat(options, chat);
     const std::unique_ptr<Engine> engine =
         OpenEngine(Open(options.device), std::move(files), engine_options, options.device, options.output);
-    return RunChat(*engine, *tokenizer, chat, std::move(conversation), RequestFrom(options), options.output);
+    return RunChat(*engine, *tokenizer, chat, std::move(conversation), RequestFrom(options, grammar), options.output);
   }
   const std::string prompt = PromptText(options);
   extra.trace = OpenTrace(options.cost, 1);
   const std::unique_ptr<Engine> engine =
       OpenEngine(Open(options.device), std::move(files), engine_options, options.device, options.output);
-  return RunOnce(options, extra, *engine, *tokenizer, prompt);
+  return RunOnce(options, extra, *engine, *tokenizer, grammar, prompt);
 }
 
 void AddSampling(CLI::App& command, Options* options) {
@@ -184,6 +190,7 @@ CommandBody AddGenerate(CLI::App& command) {
       "  stoch generate --model demo --prompt 'Once upon a time' --max-tokens 100\n"
       "  stoch generate --model DIR --file story.txt --sc preset=published --temperature 0.8 --seed 7\n"
       "  echo 'Hello' | stoch generate --model DIR --precision fp32 --json\n"
+      "  stoch generate --model DIR --prompt 'A cat as JSON: ' --json-schema cat.json\n"
       "  stoch generate --model DIR --chat");
   auto options = std::make_shared<Options>();
   AddModelOptions(command, &options->model, true)->required();
@@ -206,6 +213,7 @@ CommandBody AddGenerate(CLI::App& command) {
                   "Which faults the text meets, as a window of perplexity of that index does (`stoch help sc`)")
       ->check(CLI::Range(int64_t{0}, kMaxSequenceNumber))
       ->capture_default_str();
+  AddGrammarOptions(command, &options->grammar);
   AddArithmeticOptions(command, &options->arithmetic);
   AddCostOptions(command, &options->cost);
   AddSpeculationOptions(command, &options->speculation);
