@@ -94,6 +94,8 @@ Start ToMessage(uint64_t job, const GenerateRequest& request) {
   start.set_prompt_logprobs(request.prompt_logprobs);
   start.set_hash_logits(request.hash_logits);
   start.set_cache_salt(request.cache_salt);
+  start.set_grammar_kind(static_cast<uint32_t>(request.grammar.kind));
+  start.set_grammar(request.grammar.text);
   return start;
 }
 
@@ -121,6 +123,8 @@ GenerateRequest FromMessage(const Start& start) {
   request.prompt_logprobs = start.prompt_logprobs();
   request.hash_logits = start.hash_logits();
   request.cache_salt = start.cache_salt();
+  Require(start.grammar_kind() <= static_cast<uint32_t>(GrammarSpec::Kind::kStructuralTag), "grammar");
+  request.grammar = {static_cast<GrammarSpec::Kind>(start.grammar_kind()), start.grammar()};
   return request;
 }
 

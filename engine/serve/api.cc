@@ -13,6 +13,7 @@
 #include "engine/serve/completion_exchange.h"
 #include "engine/serve/detached_connection.h"
 #include "engine/serve/format/completion_response.h"
+#include "engine/serve/format/grammar_fields.h"
 #include "engine/serve/format/json_fields.h"
 #include "engine/serve/format/list_limits.h"
 #include "engine/serve/http/request_error.h"
@@ -241,11 +242,26 @@ void Api::LogIgnored(const Call& call, const IgnoredFields& fields) const {
 std::shared_ptr<Exchange> Api::Completions(Call& call) {
   const ModelFacts& model = *Ready().model;
   const JsonEntryCheck lists = CompletionLists(model.context, model.max_choices);
-  CompletionRequest request = ParseCompletion(call.TakeBody(lists).json, model);
-  return StartCompletion(call, std::move(request));
+  if (!MentionsGrammar(call.request.body)) {
+    return StartCompletion(call, ParseCompletion(call.TakeBody(lists).json, model));
+  }
+  ReleasedJson<OrderedJson> body = call.TakeOrderedBody(lists);
+  const OrderedJson grammars = TakeGrammars(&body.json);
+  const Json rest = body.json;
+  return StartCompletion(call, ParseCompletion(rest, grammars, model));
 }
 
 std::shared_ptr<Exchange> Api::StartCompletion(Call& call, CompletionRequest request) {
+  if (request.generate.grammar.empty()) return Begin(call, std::move(request));
+  const ModelFacts& model = *serving_.model;
+  const auto shared = std::make_shared<CompletionRequest>(std::move(request));
+  return Await(
+      compiles_, "as many grammars wait to be compiled as may; try again in a moment", call,
+      [shared, &model] { CheckGrammar(*shared, model); },
+      [this, shared](Call& later) { return Begin(later, std::move(*shared)); });
+}
+
+std::shared_ptr<Exchange> Api::Begin(Call& call, CompletionRequest request) {
   LogIgnored(call, request.ignored);
   const bool kept = request.stream && options_.answers != nullptr;
   auto exchange =

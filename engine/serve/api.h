@@ -17,8 +17,8 @@
 #include "engine/serve/identity.h"
 #include "engine/serve/log.h"
 #include "engine/serve/metrics.h"
-#include "engine/serve/render_queue.h"
 #include "engine/serve/stream_registry.h"
+#include "engine/serve/task_queue.h"
 
 namespace stoch::serve {
 
@@ -29,6 +29,7 @@ struct ApiOptions {
   int64_t max_answer_values = 1'000'000;
   std::optional<uint64_t> default_seed;
   ReasoningFormat reasoning = ReasoningFormat::kNone;
+  std::optional<ToolForm> tools;  // none: as the chat template has it
   // Lines that the log could not take so far; empty: it takes every one.
   std::function<uint64_t()> dropped_log_lines;
   AnswerLog* answers = nullptr;  // of streams, which can then be taken up again; outlives the API
@@ -53,7 +54,10 @@ class Api {
   // go on, but for those of which what is kept makes no sense. Both outlive this. Called once.
   void Attach(const ModelFacts& model, JobRunner& runner);
   // Drops the chats that wait for their prompts, and refuses further ones. Before their connections go.
-  void StopRendering() { renders_.Stop(); }
+  void StopTasks() {
+    renders_.Stop();
+    compiles_.Stop();
+  }
   // /health says 503 and new completions are refused.
   void StartDraining() { draining_ = true; }
 
@@ -77,6 +81,7 @@ class Api {
   std::shared_ptr<Exchange> Completions(Call& call);
   std::shared_ptr<Exchange> ChatCompletions(Call& call);
   std::shared_ptr<Exchange> StartCompletion(Call& call, CompletionRequest request);
+  std::shared_ptr<Exchange> Begin(Call& call, CompletionRequest request);
   std::shared_ptr<Exchange> Stream(Call& call);
   std::shared_ptr<CompletionExchange> Continue(const AnswerLog::Kept& kept, Client client);
   void ContinueStreams();
@@ -91,6 +96,11 @@ class Api {
   std::shared_ptr<Exchange> Version(Call& call);
   std::shared_ptr<Exchange> ChatPage(Call& call);
 
+  // Runs `work` on the thread of a queue, and then `then` on that of the connection: no other request waits meanwhile.
+  // full: what is said where the queue is.
+  using Answer = std::function<std::shared_ptr<Exchange>(Call& call)>;
+  std::shared_ptr<Exchange> Await(TaskQueue& queue, const char* full, Call& call, std::function<void()> work,
+                                  Answer then);
   // Renders the conversation while nothing else waits for it, and then answers as `then` does.
   using Then = std::function<std::shared_ptr<Exchange>(Call& call, const RenderedChat& rendered)>;
   std::shared_ptr<Exchange> Render(Call& call, ChatRequest conversation, Then then);
@@ -108,7 +118,8 @@ class Api {
   StreamRegistry streams_;
   std::atomic<bool> ready_{false};
   std::atomic<bool> draining_{false};
-  RenderQueue renders_;
+  TaskQueue renders_{"render"};
+  TaskQueue compiles_{"grammars"};
 };
 
 }  // namespace stoch::serve

@@ -17,8 +17,9 @@ constexpr int kBadRequest = 400;
 constexpr int kTooManyRequests = 429;
 constexpr int kUnavailable = 503;
 
-// A chat until its prompt is there, and then what it became. Its calls are those of one connection, which never overlap.
-class PendingChat : public Exchange {
+// A request until another thread has what it needs, and then what it became. Its calls are those of one connection, which
+// never overlap.
+class Pending : public Exchange {
  public:
   void OnDisconnect() override {
     left_ = true;
@@ -32,19 +33,11 @@ class PendingChat : public Exchange {
   std::shared_ptr<Exchange> exchange_;
 };
 
-// A conversation that was rendered, or why not.
-struct Outcome {
-  RenderedChat rendered;
-  std::exception_ptr error;
-};
-
-Outcome RenderNow(const Chat& chat, ChatRequest conversation) {
+RenderedChat RenderNow(const Chat& chat, ChatRequest conversation) {
   try {
-    return {chat.Render(std::move(conversation)), nullptr};
+    return chat.Render(std::move(conversation));
   } catch (const InvalidInput& error) {
-    return {{}, std::make_exception_ptr(RequestError(kBadRequest, "messages", error.what()))};
-  } catch (const std::exception&) {
-    return {{}, std::current_exception()};
+    throw RequestError(kBadRequest, "messages", error.what());
   }
 }
 
@@ -63,22 +56,25 @@ void KeepMemory(const ChatRequest& conversation, BodyLease* memory) {
 
 }  // namespace
 
-std::shared_ptr<Exchange> Api::Render(Call& call, ChatRequest conversation, Then then) {
-  KeepMemory(conversation, &call.request.memory);
+std::shared_ptr<Exchange> Api::Await(TaskQueue& queue, const char* full, Call& call, std::function<void()> work,
+                                     Answer then) {
   const std::string client = call.owner.empty() ? call.request.address : call.owner;
-  const auto waiting = std::make_shared<PendingChat>();
+  const auto waiting = std::make_shared<Pending>();
   const auto shared = std::make_shared<Call>(std::move(call));
-  const auto asked = std::make_shared<ChatRequest>(std::move(conversation));
-  const Chat& chat = *Ready().model->chat;
-  const bool taken = renders_.Add(client, [this, waiting, shared, asked, then = std::move(then), &chat] {
+  const bool taken = queue.Add(client, [this, waiting, shared, work = std::move(work), then = std::move(then)] {
     if (waiting->left()) return;
+    std::exception_ptr error;
     try {
-      const auto outcome = std::make_shared<Outcome>(RenderNow(chat, std::move(*asked)));
-      shared->connection->Post([this, waiting, shared, outcome, then] {
+      work();
+    } catch (const std::exception&) {
+      error = std::current_exception();
+    }
+    try {
+      shared->connection->Post([this, waiting, shared, error, then] {
         if (waiting->left()) return;
         try {
-          if (outcome->error != nullptr) std::rethrow_exception(outcome->error);
-          waiting->Become(then(*shared, outcome->rendered));
+          if (error != nullptr) std::rethrow_exception(error);
+          waiting->Become(then(*shared));
         } catch (const std::exception&) {
           shared->connection->Send(ErrorAnswer(shared->request, shared->id));
         }
@@ -89,7 +85,18 @@ std::shared_ptr<Exchange> Api::Render(Call& call, ChatRequest conversation, Then
   });
   if (taken) return waiting;
   call = std::move(*shared);
-  throw RequestError(kTooManyRequests, "", "as many chats wait for their prompt as may; try again in a moment");
+  throw RequestError(kTooManyRequests, "", full);
+}
+
+std::shared_ptr<Exchange> Api::Render(Call& call, ChatRequest conversation, Then then) {
+  KeepMemory(conversation, &call.request.memory);
+  const auto asked = std::make_shared<ChatRequest>(std::move(conversation));
+  const auto rendered = std::make_shared<RenderedChat>();
+  const Chat& chat = *Ready().model->chat;
+  return Await(
+      renders_, "as many chats wait for their prompt as may; try again in a moment", call,
+      [asked, rendered, &chat] { *rendered = RenderNow(chat, std::move(*asked)); },
+      [rendered, then = std::move(then)](Call& later) { return then(later, *rendered); });
 }
 
 std::shared_ptr<Exchange> Api::ChatCompletions(Call& call) {

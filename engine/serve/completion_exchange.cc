@@ -222,6 +222,7 @@ void CompletionExchange::Begin(size_t index, const JobUpdate& update) {
   choice.begun = true;
   choice.stream.emplace(model_.tokenizer, prompt.ids, request_.generate.stop);
   if (request_.reasoning != ReasoningStart::kNone) choice.splitter.emplace(request_.reasoning);
+  if (request_.tools != ToolForm::kNone) choice.tools.emplace(request_.tools);
   if (live_) {
     metrics_.ObserveQueueTime(update.queue_seconds);
     metrics_.AddPromptTokens(static_cast<int64_t>(prompt.ids.size()));
@@ -270,6 +271,8 @@ int64_t CompletionExchange::Take(size_t index, JobUpdate update, const std::stri
   }
   if (!update.last()) return bytes;
   choice.finish = FinishReasonName(update.finish);
+  const bool called = choice.tools && choice.tools->calls() > 0;
+  if (called && !request_.names_tool && update.finish == FinishReason::kStop) choice.finish = "tool_calls";
   choice.logits_sha256 = update.logits_sha256;
   choice.stream.reset();
   CountFinished(choice.finish);
@@ -364,6 +367,7 @@ void CompletionExchange::OutOfMemory() noexcept {
       choice.tokens.Clear();
       choice.text = {};
       choice.reasoning = {};
+      choice.calls = {};
     }
     FailWith(kInternalError, "out of memory");
   } catch (const std::exception&) {

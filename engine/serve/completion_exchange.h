@@ -70,6 +70,7 @@ class CompletionExchange : public Exchange, public std::enable_shared_from_this<
     using AnswerChoice::AnswerChoice;
     std::optional<TextStream> stream;
     std::optional<ReasoningSplitter> splitter;  // where reasoning is taken apart
+    std::optional<ToolCallSplitter> tools;      // where calls are
     std::chrono::steady_clock::time_point last_token;
     uint64_t job = 0;  // 0: none
     int64_t generated = 0;
@@ -83,6 +84,7 @@ class CompletionExchange : public Exchange, public std::enable_shared_from_this<
   struct Piece {
     size_t choice = 0;
     std::string text, reasoning;
+    std::vector<ToolCall> calls;
     size_t tokens = 0;
     bool last = false;
     int64_t lag_bytes = 0;  // about what it will take

@@ -2,6 +2,7 @@
 // The events of a stream, and how it is taken up again (completion_exchange.cc has the rest).
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "engine/serve/completion_exchange.h"
@@ -57,16 +58,27 @@ void CompletionExchange::OnKeptUpdate(size_t index, JobUpdate update) {
 }
 
 void CompletionExchange::AddText(const std::string& text, bool last, Choice* choice) {
-  if (!choice->splitter) {
-    choice->text += text;
+  std::string content = text;
+  if (choice->splitter) {
+    ReasoningSplitter::Piece piece = choice->splitter->Push(text);
+    choice->reasoning += piece.reasoning;
+    content = std::move(piece.content);
+    if (last) {
+      piece = choice->splitter->Finish();
+      choice->reasoning += piece.reasoning;
+      content += piece.content;
+    }
+  }
+  if (!choice->tools) {
+    choice->text += content;
     return;
   }
-  const auto add = [choice](const ReasoningSplitter::Piece& piece) {
-    choice->reasoning += piece.reasoning;
+  const auto add = [choice](ToolCallSplitter::Piece piece) {
     choice->text += piece.content;
+    std::move(piece.calls.begin(), piece.calls.end(), std::back_inserter(choice->calls));
   };
-  add(choice->splitter->Push(text));
-  if (last) add(choice->splitter->Finish());
+  add(choice->tools->Push(content));
+  if (last) add(choice->tools->Finish());
 }
 
 // What the choice has that is in no piece yet.
@@ -76,13 +88,14 @@ void CompletionExchange::Queue(size_t index, int64_t lag_bytes) {
   piece.choice = index;
   piece.text = std::move(choice.text);
   piece.reasoning = std::move(choice.reasoning);
+  piece.calls = std::exchange(choice.calls, {});
   piece.tokens = choice.tokens.size() - choice.sent - choice.waiting;
   piece.last = !choice.finish.empty();
   piece.lag_bytes = lag_bytes;
   choice.text.clear();
   choice.reasoning.clear();
   // Text may be held back (half a character, a possible stop string): nothing to say until it is certain.
-  const bool says_nothing = piece.text.empty() && piece.reasoning.empty();
+  const bool says_nothing = piece.text.empty() && piece.reasoning.empty() && piece.calls.empty();
   if (choice.queued && says_nothing && piece.tokens == 0 && !piece.last) return;
   choice.queued = true;
   choice.waiting += piece.tokens;
@@ -110,6 +123,7 @@ bool CompletionExchange::SendChunk(Piece& piece) {
   Chunk chunk;
   chunk.text = std::exchange(piece.text, {});
   chunk.reasoning = std::exchange(piece.reasoning, {});
+  if (!piece.calls.empty()) chunk.calls = frame_.Calls(true, piece.choice, std::exchange(piece.calls, {}));
   chunk.begin = choice.sent;
   chunk.end = choice.sent + tokens;
   chunk.first = !choice.started;

@@ -80,7 +80,7 @@ Server::Server(ServerOptions options, LogSink log)
 
 Server::~Server() {
   // What waits for its prompt holds connections.
-  state_->api.StopRendering();
+  state_->api.StopTasks();
   // First: no request may reach a runner that is gone.
   state_->http->Stop();
   if (state_->admin != nullptr) state_->admin->Stop();
@@ -101,6 +101,10 @@ void Server::Attach(const ServedModel& model, const Language& language, std::uni
   facts.chat = language.chat;
   if (!language.chat_refusal.empty()) facts.chat_refusal = language.chat_refusal;
   SetTokenizer(language.tokenizer, &facts);
+  facts.check_grammar = language.check_grammar;
+  if (!language.grammar_refusal.empty()) facts.grammar_refusal = language.grammar_refusal;
+  facts.tools = state.options.api.tools.value_or(language.chat == nullptr ? ToolForm::kNone
+                                                                          : ToolFormOf(language.chat->source()));
   facts.precision = model.precision;
   facts.sc = model.sc;
   facts.device = model.device;

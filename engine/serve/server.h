@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,7 +40,9 @@ class Server {
   struct Language {
     const Tokenizer* tokenizer = nullptr;
     const Chat* chat = nullptr;
-    std::string chat_refusal;  // where there is none: why
+    std::string chat_refusal;                                    // where there is none: why
+    std::function<void(const GrammarSpec&)> check_grammar = {};  // ModelFacts; empty: there are no grammars
+    std::string grammar_refusal = {};                            // where there are none: why
   };
   // Answers with what `runner` generates from now on. identity: its config and tokenizer; the rest is filled in.
   void Attach(const ServedModel& model, const Language& language, std::unique_ptr<JobRunner> runner,

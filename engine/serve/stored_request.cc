@@ -24,6 +24,8 @@ void ForEachField(Stored& stored, const Field& field) {
   field("echo", request.echo);
   field("date", request.date);
   field("reasoning", request.reasoning);
+  field("tools", request.tools);
+  field("names_tool", request.names_tool);
   auto& generate = request.generate;
   field("max_tokens", generate.max_tokens);
   field("stop", generate.stop);
@@ -33,6 +35,8 @@ void ForEachField(Stored& stored, const Field& field) {
   field("prompt_logprobs", generate.prompt_logprobs);
   field("hash_logits", generate.hash_logits);
   field("cache_salt", generate.cache_salt);
+  field("grammar_kind", generate.grammar.kind);
+  field("grammar", generate.grammar.text);
   auto& sampling = generate.sampling;
   field("temperature", sampling.temperature);
   field("top_p", sampling.top_p);
@@ -108,6 +112,12 @@ void CheckRequest(const CompletionRequest& request, const ModelFacts& model) {
   CheckIds(generate.stop_ids, model, "a stop id is no token of the model");
   Require(generate.stop.empty() || model.tokenizer != nullptr, "stop strings need a tokenizer");
   Require(request.reasoning <= ReasoningStart::kInside, "reasoning begins nowhere");
+  Require(request.tools <= ToolForm::kLlama3, "calls have no known form");
+  Require(generate.grammar.kind <= GrammarSpec::Kind::kStructuralTag, "its grammar is of no known kind");
+  if (!generate.grammar.empty()) {
+    Require(static_cast<bool>(model.check_grammar), "it has a grammar, and this server has none");
+    model.check_grammar(generate.grammar);
+  }
   Require(generate.max_tokens >= -1, "max_tokens is out of range");
   Require(generate.top_logprobs >= -1 && generate.top_logprobs <= kMostAlternatives, "logprobs is out of range");
   Require(!generate.prompt_logprobs || request.wants_logprobs(), "prompt_logprobs without logprobs");

@@ -59,7 +59,8 @@ std::string WholeAnswer::ChoiceBegin() {
   if (frame_.chat) {
     OrderedJson message = {{"role", "assistant"}};
     if (!choice.reasoning.empty()) message["reasoning_content"] = std::exchange(choice.reasoning, {});
-    message["content"] = choice.text;
+    message["content"] = choice.calls.empty() || !choice.text.empty() ? OrderedJson(choice.text) : OrderedJson(nullptr);
+    if (!choice.calls.empty()) message["tool_calls"] = frame_.Calls(false, choice_, std::exchange(choice.calls, {}));
     piece += ",\"message\":" + Dump(message);
   } else {
     piece += ",\"text\":" + Dump(choice.text);

@@ -8,6 +8,7 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
@@ -62,6 +63,8 @@ struct Worker::State {
   void KeepRunning(const std::exception_ptr& failure);
   bool OnMessage(google::protobuf::io::ZeroCopyInputStream* stream);
   void Start(const ipc::Start& start);
+  void Submit(const ipc::Start& start);
+  void Compile(const ipc::Start& start);
   void OnUpdate(uint64_t job, const JobUpdate& update);
   void Forget(uint64_t job);
   void OnPasses(std::span<const uint64_t> ids);
@@ -92,10 +95,13 @@ struct Worker::State {
   // The engine's thread only.
   ipc::FromWorker turn;  // what it has for the gateway
   std::chrono::steady_clock::time_point memory_looked;
-  int64_t preemptions = 0;  // that the gateway knows of
-  bool has_run = false;     // since the heap was given back
+  int64_t preemptions = 0;                 // that the gateway knows of
+  std::unordered_set<uint64_t> compiling;  // jobs that wait for their grammar
+  GuideMaker make_guide;                   // of the engine; empty: it has none
+  bool has_run = false;                    // since the heap was given back
 
-  std::jthread heart;  // last: it uses the page
+  asio::thread_pool compiler{1};  // uses the inbox
+  std::jthread heart;             // last: it uses the page
 };
 
 // What the device runs, for when it hangs or fails.
@@ -150,6 +156,7 @@ bool Worker::State::OnMessage(google::protobuf::io::ZeroCopyInputStream* stream)
   for (const ipc::Start& start : message.start()) Start(start);
   const std::lock_guard lock(mutex);
   for (const uint64_t job : message.cancel()) {
+    compiling.erase(job);
     const auto found = running_as.find(job);
     if (scheduler == nullptr || found == running_as.end()) continue;
     scheduler->Cancel(found->second);
@@ -159,6 +166,27 @@ bool Worker::State::OnMessage(google::protobuf::io::ZeroCopyInputStream* stream)
 }
 
 void Worker::State::Start(const ipc::Start& start) {
+  if (start.grammar_kind() == 0 || !make_guide) return Submit(start);
+  // Passes go on meanwhile.
+  compiling.insert(start.job());
+  asio::post(compiler, [this, start] {
+    Compile(start);
+    asio::post(inbox, [this, start] {
+      if (compiling.erase(start.job()) > 0) Submit(start);
+    });
+  });
+}
+
+// Once it is compiled, the engine finds it so. Whatever is wrong with it, the job hears of when it begins.
+void Worker::State::Compile(const ipc::Start& start) {
+  try {
+    (void)make_guide(ipc::FromMessage(start).grammar, {});
+  } catch (const std::exception&) {
+    return;
+  }
+}
+
+void Worker::State::Submit(const ipc::Start& start) {
   Job job;
   job.request = [request = ipc::FromMessage(start)] { return request; };
   job.on_update = [this, id = start.job()](const JobUpdate& update) { OnUpdate(id, update); };
@@ -261,6 +289,7 @@ Worker::~Worker() {
   RecordFatalSignals(nullptr);
   state_->io.stop();
   state_->thread.join();
+  state_->compiler.join();
 }
 
 std::shared_ptr<Backend> Worker::Marked(std::shared_ptr<Backend> backend, bool issues_ahead) {
@@ -290,6 +319,7 @@ void Worker::Serve(Engine& engine, const RunnerOptions& options, const Model& mo
   hooks.wake = [&state] { asio::post(state.inbox, [] {}); };
   ipc::FromWorker hello;
   state.LookAtMemory(engine, &hello);  // before it is the scheduler's
+  state.make_guide = engine.options().make_guide;
   Scheduler scheduler(engine, all, std::move(hooks));
   {
     const std::lock_guard lock(state.mutex);

@@ -30,7 +30,7 @@
 
 namespace stoch::test {
 
-using Json = nlohmann::json;
+using Json = SortedJson;
 
 // `condition` comes true within a minute, which sanitizers on a busy machine may need.
 inline bool Eventually(const std::function<bool()>& condition) {
@@ -97,7 +97,7 @@ class ServerFixture : public testing::Test {
     std::string why = "there is no tokenizer";
     chat_settings_.pythons = {ChatPython()};
     chat_ = tokenizer == nullptr ? nullptr : OpenChat(*tokenizer, chat_settings_, &why);
-    server_->Attach(serve::Describe(*engine_), {tokenizer, chat_.get(), chat_ == nullptr ? why : ""},
+    server_->Attach(serve::Describe(*engine_), {tokenizer, chat_.get(), chat_ == nullptr ? why : "", check_grammar_},
                     std::make_unique<serve::Scheduler>(*engine_, runner_options_));
   }
 
@@ -172,6 +172,7 @@ class ServerFixture : public testing::Test {
   std::vector<std::string> log_;
   std::unique_ptr<Engine> engine_;
   ChatSettings chat_settings_;
+  std::function<void(const GrammarSpec&)> check_grammar_;  // empty: there are no grammars
   std::unique_ptr<Chat> chat_;
   std::unique_ptr<serve::Server> server_;
 };

@@ -8,6 +8,7 @@
 
 #include "engine/request/text_stream.h"
 #include "engine/serve/format/foreign_fields.h"
+#include "engine/serve/format/grammar_fields.h"
 #include "engine/serve/format/list_limits.h"
 #include "engine/serve/format/messages.h"
 #include "engine/serve/http/request_error.h"
@@ -209,8 +210,17 @@ std::string ReadCacheSalt(JsonFields& fields) {
 
 int ReadN(JsonFields& fields) { return static_cast<int>(fields.Integer("n", 1, 128).value_or(1)); }
 
+void SetGrammar(AskedGrammar asked, const ModelFacts& model, CompletionRequest* request) {
+  if (asked.grammar.empty()) return;
+  if (!model.check_grammar) Reject(asked.field, model.grammar_refusal);
+  if (request->generate.ignore_eos)
+    Reject(asked.field, "needs the tokens that ignore_eos ignores: they end the answer");
+  request->generate.grammar = std::move(asked.grammar);
+  request->grammar_field = std::move(asked.field);
+}
+
 // What both endpoints share, once prompts and logprobs are read.
-void ReadCommon(JsonFields& fields, const ModelFacts& model, CompletionRequest* request) {
+void ReadCommon(JsonFields& fields, const OrderedJson& grammars, const ModelFacts& model, CompletionRequest* request) {
   GenerateRequest& generate = request->generate;
   generate.sampling = ReadSampling(fields, model);
   generate.stop = ReadStop(fields, model);
@@ -220,6 +230,7 @@ void ReadCommon(JsonFields& fields, const ModelFacts& model, CompletionRequest* 
     generate.stop_ids.insert(generate.stop_ids.end(), more.begin(), more.end());
   }
   generate.ignore_eos = fields.Bool("ignore_eos", false);
+  SetGrammar(ReadGrammar(grammars, fields), model, request);
   AddTokenizerStops(model.tokenizer, &generate);
   generate.hash_logits = fields.Bool("return_logits_sha256", false);
   generate.cache_salt = ReadCacheSalt(fields);
@@ -303,6 +314,10 @@ GenerateRequest CompletionRequest::Choice(size_t i) const {
 }
 
 CompletionRequest ParseCompletion(const Json& body, const ModelFacts& model) {
+  return ParseCompletion(body, nullptr, model);
+}
+
+CompletionRequest ParseCompletion(const Json& body, const OrderedJson& grammars, const ModelFacts& model) {
   JsonFields fields(body);
   CompletionRequest request;
   ReadModel(fields, model);
@@ -314,7 +329,7 @@ CompletionRequest ParseCompletion(const Json& body, const ModelFacts& model) {
   if (generate.max_tokens == 0 && !request.echo) Reject("max_tokens", "0 is allowed with echo only");
   generate.top_logprobs = static_cast<int>(fields.Integer("logprobs", 0, kMaxLogprobs).value_or(-1));
   generate.prompt_logprobs = request.echo && request.wants_logprobs();
-  ReadCommon(fields, model, &request);
+  ReadCommon(fields, grammars, model, &request);
   CheckSizes(request, model);
   return request;
 }
@@ -332,6 +347,7 @@ ChatRequest ParseConversation(OrderedJson* taken, JsonFields& fields, const Mode
 
 ChatCall ParseChat(OrderedJson body, const ModelFacts& model) {
   OrderedJson conversation = TakeConversation(&body);
+  const OrderedJson grammars = TakeGrammars(&body);
   const Json rest = body;
   ChatCall call;
   CompletionRequest& request = call.request;
@@ -339,6 +355,7 @@ ChatCall ParseChat(OrderedJson body, const ModelFacts& model) {
   JsonFields fields(rest);
   ReadModel(fields, model);
   request.n = ReadN(fields);
+  AskedTools tools = ReadTools(conversation.value("tools", OrderedJson()), fields, model.tools);
   call.conversation = ParseConversation(&conversation, fields, model);
   GenerateRequest& generate = request.generate;
   // Tokens that end a turn count as ends of the sequence.
@@ -350,7 +367,13 @@ ChatCall ParseChat(OrderedJson body, const ModelFacts& model) {
   const auto top = fields.Integer("top_logprobs", 0, kMaxLogprobs);
   if (top && !logprobs) Reject("top_logprobs", "has no meaning without logprobs");
   if (logprobs) generate.top_logprobs = static_cast<int>(top.value_or(0));
-  ReadCommon(fields, model, &request);
+  ReadCommon(fields, grammars, model, &request);
+  request.tools = tools.form;
+  request.names_tool = tools.is_named;
+  if (tools.grammar.empty()) return call;
+  if (!request.grammar_field.empty())
+    Reject("tool_choice", "a request has one grammar, and " + request.grammar_field + " is one");
+  SetGrammar({std::move(tools.grammar), "tool_choice"}, model, &request);
   return call;
 }
 
@@ -368,6 +391,14 @@ std::vector<int32_t> ChatIds(const RenderedChat& rendered, const ModelFacts& mod
   }
   CheckIds(ids, "messages", model);
   return ids;
+}
+
+void CheckGrammar(const CompletionRequest& request, const ModelFacts& model) {
+  try {
+    if (!request.generate.grammar.empty()) model.check_grammar(request.generate.grammar);
+  } catch (const InvalidInput& error) {
+    Reject(request.grammar_field, error.what());
+  }
 }
 
 void SetPrompt(const RenderedChat& rendered, const ModelFacts& model, CompletionRequest* request) {

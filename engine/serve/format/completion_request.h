@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "engine/request/request.h"
 #include "engine/serve/format/json_fields.h"
 #include "engine/serve/format/reasoning.h"
+#include "engine/serve/format/tools.h"
 #include "loader/tokenizer/tokenizer.h"
 
 namespace stoch::serve {
@@ -26,13 +28,18 @@ struct ModelFacts {
   int64_t longest_written_bytes = 0;     // the same of texts with special tokens
   const Chat* chat = nullptr;            // null: none
   std::string chat_refusal = "this model has no chat template";  // where there is none: why
-  std::string precision, sc, device;                             // for people
-  int64_t created = 0;                                           // seconds since 1970
+  // Whether a grammar is one, and takes no more to compile than it may. Errors: InvalidInput. Any thread, for a while.
+  // Empty: there are no grammars, for that reason.
+  std::function<void(const GrammarSpec&)> check_grammar;
+  std::string grammar_refusal = "this server has no grammars";
+  std::string precision, sc, device;  // for people
+  int64_t created = 0;                // seconds since 1970
 
   // Set by the operator.
   int64_t max_answer_values = 1'000'000;
   std::optional<uint64_t> default_seed;  // none: one is drawn for every request that names none
   ReasoningFormat reasoning = ReasoningFormat::kNone;
+  ToolForm tools = ToolForm::kNone;  // of calls that a model makes by itself
 };
 
 // Everything a tokenizer says of the facts (it may be null; outlives them).
@@ -53,6 +60,9 @@ struct CompletionRequest {
   GenerateRequest generate;                          // of every choice, but for prompt and sampling.choice
   std::string date;                                  // that the chat template wrote, if it writes one
   ReasoningStart reasoning = ReasoningStart::kNone;  // of the answers of a chat
+  ToolForm tools = ToolForm::kNone;                  // likewise
+  bool names_tool = false;                           // AskedTools::is_named
+  std::string grammar_field;                         // that asks for generate.grammar
   IgnoredFields ignored;                             // hints, which no answer depends on
 
   bool wants_logprobs() const { return generate.top_logprobs >= 0; }
@@ -78,13 +88,17 @@ void CheckTextBytes(size_t bytes, const std::string& param, const ModelFacts& mo
 //         of the OpenAI API.
 // Errors: RequestError(400) naming field and index, also for fields of other servers that would change what is
 //         answered; 404 for another model's name.
+// grammars: TakeGrammars of the body as it came; null: what the body has of them. CheckGrammar is to follow.
 CompletionRequest ParseCompletion(const SortedJson& body, const ModelFacts& model);
+CompletionRequest ParseCompletion(const SortedJson& body, const OrderedJson& grammars, const ModelFacts& model);
 ChatCall ParseChat(OrderedJson body, const ModelFacts& model);
 
 // A conversation by itself (TakeConversation of a body, and the body's other fields), and its ids.
 // Errors: RequestError(400) naming the field; also for a model without chat.
 ChatRequest ParseConversation(OrderedJson* taken, JsonFields& fields, const ModelFacts& model);
 std::vector<int32_t> ChatIds(const RenderedChat& rendered, const ModelFacts& model);
+// The grammar of a request, which may take half a second. Errors: RequestError(400) naming the field.
+void CheckGrammar(const CompletionRequest& request, const ModelFacts& model);
 // The prompt, and what only it can tell. Errors: RequestError(400).
 void SetPrompt(const RenderedChat& rendered, const ModelFacts& model, CompletionRequest* request);
 

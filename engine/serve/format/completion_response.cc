@@ -7,6 +7,7 @@
 #include "engine/serve/http/request_error.h"
 #include "kernels/base/check.h"
 #include "loader/bounded_json.h"
+#include "loader/sha256.h"
 
 namespace stoch::serve {
 namespace {
@@ -130,6 +131,21 @@ OrderedJson ResponseFrame::Body(bool chunk) const {
   return body;
 }
 
+OrderedJson ResponseFrame::Calls(bool chunk, size_t choice, const std::vector<ToolCall>& calls) const {
+  constexpr size_t kDigits = 24;
+  OrderedJson list = OrderedJson::array();
+  for (const ToolCall& call : calls) {
+    const std::string name = id + "/" + std::to_string(choice) + "/" + std::to_string(call.index);
+    OrderedJson entry = OrderedJson::object();
+    if (chunk) entry["index"] = call.index;
+    entry["id"] = "call_" + Sha256Hex(name).substr(0, kDigits);
+    entry["type"] = "function";
+    entry["function"] = {{"name", call.name}, {"arguments", call.arguments}};
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
 OrderedJson UsageJson(const Usage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
           {"completion_tokens", usage.completion_tokens},
@@ -142,7 +158,9 @@ OrderedJson ChunkChoice(bool chat, size_t index, AnswerChoice& choice, bool logp
     OrderedJson delta = OrderedJson::object();
     if (chunk.first) delta["role"] = "assistant";
     if (!chunk.reasoning.empty()) delta["reasoning_content"] = chunk.reasoning;
-    if (chunk.first || !chunk.text.empty()) delta["content"] = chunk.text;
+    const bool only_calls = !chunk.calls.is_null() && chunk.text.empty();
+    if ((chunk.first && !only_calls) || !chunk.text.empty()) delta["content"] = chunk.text;
+    if (!chunk.calls.is_null()) delta["tool_calls"] = chunk.calls;
     json["delta"] = std::move(delta);
   } else {
     json["text"] = chunk.text;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/serve/format/token_columns.h"
+#include "engine/serve/format/tools.h"
 #include "loader/json_types.h"
 #include "loader/tokenizer/tokenizer.h"
 
@@ -55,8 +56,9 @@ struct AnswerChoice {
   LogprobWriter writer;
   std::string text;
   std::string reasoning;  // of a chat, where it is taken apart from the text
-  TokenColumns tokens;    // that logprobs belong to, echoed ones included; empty where nobody asked
-  std::string finish;     // "" while it goes on
+  std::vector<ToolCall> calls;
+  TokenColumns tokens;  // that logprobs belong to, echoed ones included; empty where nobody asked
+  std::string finish;   // "" while it goes on
   std::string logits_sha256;
 };
 
@@ -71,6 +73,8 @@ struct ResponseFrame {
   std::string date;  // that a chat template wrote, if it did
 
   OrderedJson Body(bool chunk) const;  // without choices
+  // tool_calls of a choice. The same answer gives its calls the same ids.
+  OrderedJson Calls(bool chunk, size_t choice, const std::vector<ToolCall>& calls) const;
 };
 
 struct Usage {
@@ -83,6 +87,7 @@ OrderedJson UsageJson(const Usage& usage);
 struct Chunk {
   std::string text;
   std::string reasoning;
+  OrderedJson calls;          // null: none
   size_t begin = 0, end = 0;  // tokens of the choice
   bool first = false;         // of a chat: it names the role
   bool last = false;          // it says how the choice ended

@@ -203,11 +203,11 @@ ChatRequest ReadConversation(OrderedJson* taken, JsonFields& fields, const Chat&
   request.kwargs = ReadKwargs(Take(taken, fields, "chat_template_kwargs"));
   const Json* choice = fields.Find("tool_choice");
   const bool no_tools = choice != nullptr && *choice == "none";
-  if (choice != nullptr && !no_tools && *choice != "auto") {
-    Reject("tool_choice", "is not supported; allowed are auto and none");
-  }
+  // The answer is a call then, whether the template tells the model of tools or not.
+  const bool is_forced = choice != nullptr && !no_tools && *choice != "auto";
   Ordered tools = Take(taken, fields, "tools");
-  if (!no_tools) request.tools = ReadObjects(std::move(tools), "tools", &chat);
+  if (!no_tools && (!is_forced || chat.Mentions("tools")))
+    request.tools = ReadObjects(std::move(tools), "tools", &chat);
   if (chat.Mentions("reasoning_effort")) {
     if (const auto effort = fields.String("reasoning_effort")) request.kwargs["reasoning_effort"] = *effort;
   }

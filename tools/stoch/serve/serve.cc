@@ -20,6 +20,7 @@
 
 #include "engine/gateway/journal.h"
 #include "engine/gateway/worker_pool.h"
+#include "engine/grammar/grammar_checker.h"
 #include "engine/serve/server.h"
 #include "engine/worker/local_model.h"
 #include "engine/worker/scheduler.h"
@@ -141,6 +142,7 @@ void SetServerOptions(ServeOptions& options, const std::vector<std::string>& key
   server.http.idle_timeout = std::chrono::seconds(options.idle_timeout_s);
   server.max_choices = options.max_queue_per_client();  // more would wait for ever
   server.api.reasoning = serve::ReasoningFormatNamed(options.reasoning_parser);
+  if (options.tool_call_parser != "auto") server.api.tools = serve::ToolFormNamed(options.tool_call_parser);
   if (options.default_seed) server.api.default_seed = static_cast<uint64_t>(*options.default_seed);
 }
 
@@ -168,6 +170,27 @@ ServedChat OpenServedChat(const Tokenizer* tokenizer, const ChatSettings& settin
     served.chat = OpenChat(*tokenizer, settings, &served.why);
   }
   return served;
+}
+
+// A process of its own, which begins as a copy of this one: while it has no threads. Null where there are no grammars.
+std::unique_ptr<GrammarChecker> OpenChecker(const ServedModelFiles& served, double compile_seconds) {
+  if (served.tokenizer == nullptr || !WhyNoGrammars().empty()) return nullptr;
+  constexpr int kBusy = 10;  // times as long as by itself
+  GrammarChecker::Limits limits;
+  limits.processor = std::chrono::milliseconds(static_cast<int64_t>(1000 * compile_seconds));
+  limits.time = kBusy * limits.processor;
+  return std::make_unique<GrammarChecker>(*served.tokenizer, served.files.config.vocab_size, limits);
+}
+
+// The server uses them to its end.
+serve::Server::Language LanguageOf(const ServedModelFiles& served, const ServedChat& chat, GrammarChecker* grammars) {
+  serve::Server::Language language{served.tokenizer.get(), chat.chat.get(), chat.why};
+  if (grammars != nullptr) {
+    language.check_grammar = [grammars](const GrammarSpec& grammar) { grammars->Check(grammar); };
+  } else {
+    language.grammar_refusal = served.tokenizer == nullptr ? "the model has no tokenizer" : WhyNoGrammars();
+  }
+  return language;
 }
 
 serve::LogLine ReadyLine(const ServeOptions& options, const serve::ServedModel& model, const ServedChat& chat) {
@@ -243,6 +266,7 @@ ExitCode Run(ServeOptions options) {
   std::signal(SIGBUS, OnBusError);
   ServedModelFiles served = OpenServed(options.engine);  // bad options are told before anything is begun
   (void)ReplicaDevices(options);
+  const std::unique_ptr<GrammarChecker> grammars = OpenChecker(served, options.grammar_compile_s);
   // A template that is named has to be there; what a model has for chats can wait until the model is loaded.
   const auto open_chat = [&] { return OpenServedChat(served.tokenizer.get(), options.chat); };
   const bool is_named = !options.chat.chat_template.empty();
@@ -271,6 +295,10 @@ ExitCode Run(ServeOptions options) {
   serve::ServedModel model;
   std::unique_ptr<serve::JobRunner> runner;
   if (options.in_process) {
+    if (served.tokenizer != nullptr) {
+      served.engine.make_guide =
+          MakerOf(std::make_shared<GrammarCompiler>(*served.tokenizer, served.files.config.vocab_size));
+    }
     engine = OpenLocalEngine(options, served);
     model = serve::Describe(*engine);
     serve::RunnerOptions limits;
@@ -286,7 +314,7 @@ ExitCode Run(ServeOptions options) {
     served.files = ModelFiles();  // its weights are none of this process's business
   }
   if (opening.valid()) chat = opening.get();
-  server.Attach(model, {served.tokenizer.get(), chat.chat.get(), chat.why}, std::move(runner), served.identity);
+  server.Attach(model, LanguageOf(served, chat, grammars.get()), std::move(runner), served.identity);
   log(ReadyLine(options, model, chat));
   if (keys.readable_by_others) log({serve::LogLevel::kWarning, "api_key_file_readable", {{"file", options.key_file}}});
   if (options.server.api.api_keys.empty() && !IsLocal(server.address())) {

@@ -103,6 +103,19 @@ void AddChat(CLI::App& command, ServeOptions* options) {
       ->capture_default_str()
       ->check(CLI::IsMember(
           std::vector<std::string>(std::begin(serve::kReasoningFormats), std::end(serve::kReasoningFormats))));
+  command
+      .add_option("--grammar-compile-time", options->grammar_compile_s,
+                  "Seconds of a processor that a grammar or JSON schema of a request may take to compile")
+      ->capture_default_str()
+      ->check(CLI::Range(0.01, 600.0));
+  std::vector<std::string> forms(std::begin(serve::kToolForms), std::end(serve::kToolForms));
+  forms.emplace_back("auto");
+  command
+      .add_option("--tool-call-parser", options->tool_call_parser,
+                  "How the model writes calls of tools, which chats then have apart (tool_calls): hermes, llama3_json, "
+                  "none, or auto: as its chat template shows them")
+      ->capture_default_str()
+      ->check(CLI::IsMember(std::move(forms)));
 }
 
 void AddStreams(CLI::App& command, ServeOptions* options) {

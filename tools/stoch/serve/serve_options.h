@@ -41,6 +41,8 @@ struct ServeOptions {
   std::string log_format = "text";
   ChatSettings chat;
   std::string reasoning_parser = serve::kReasoningFormats[0];
+  double grammar_compile_s = 0.5;
+  std::string tool_call_parser = "auto";  // or one of serve::kToolForms
 
   int64_t max_queue_per_client() const { return std::min(max_queue, max_queue_per_key.value_or(max_queue)); }
 };

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/grammar/grammar_compiler.h"
 #include "kernels/base/error.h"
 #include "tools/stoch/command.h"
 #include "tools/stoch/common_options.h"
@@ -37,7 +38,11 @@ void Serve(const Options& options, serve::Worker& worker) {
   const std::vector<FileStamp> weights = files.weights->files();
   ServedEngine engine_of = options.engine;
   engine_of.arithmetic.notices = false;  // the gateway speaks for all of them
-  const EngineOptions engine_options = EngineOptionsFrom(engine_of, files);
+  EngineOptions engine_options = EngineOptionsFrom(engine_of, files);
+  const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer(options.engine.model, files);
+  if (tokenizer != nullptr) {
+    engine_options.make_guide = MakerOf(std::make_shared<GrammarCompiler>(*tokenizer, files.config.vocab_size));
+  }
   OutputOptions output;
   output.quiet = true;
   DeviceOptions devices = options.engine.device;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/serve/render_queue.h"
+#include "engine/serve/task_queue.h"
 
 #include <pthread.h>
 
@@ -7,9 +7,11 @@
 
 namespace stoch::serve {
 
-RenderQueue::RenderQueue() : thread_([this](const std::stop_token& stop) { Run(stop); }) {}
+TaskQueue::TaskQueue(const char* thread) : thread_([this](const std::stop_token& stop) { Run(stop); }) {
+  pthread_setname_np(thread_.native_handle(), thread);
+}
 
-bool RenderQueue::Add(const std::string& client, std::function<void()> task) {
+bool TaskQueue::Add(const std::string& client, std::function<void()> task) {
   {
     const std::lock_guard lock(mutex_);
     if (stopped_ || waiting_.size() >= kMaxWaiting || queue_.size_of(client) >= kMaxWaitingOfClient) return false;
@@ -25,7 +27,7 @@ bool RenderQueue::Add(const std::string& client, std::function<void()> task) {
   return true;
 }
 
-void RenderQueue::Stop() {
+void TaskQueue::Stop() {
   {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
@@ -36,8 +38,7 @@ void RenderQueue::Stop() {
   waiting_.clear();
 }
 
-void RenderQueue::Run(const std::stop_token& stop) {
-  pthread_setname_np(pthread_self(), "render");
+void TaskQueue::Run(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   while (added_.wait(lock, stop, [this] { return !waiting_.empty(); })) {
     if (stop.stop_requested()) return;

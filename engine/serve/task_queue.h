@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversations that wait for the one process that renders them, on a thread of their own: threads that answer other
-// requests never wait for a chat template, and clients take turns.
+// Parts of requests that wait for a process of their own (chats to be rendered, grammars to be checked), on one thread:
+// threads that answer other requests never wait for them, and clients take turns.
 #pragma once
 
 #include <condition_variable>
@@ -16,13 +16,14 @@
 namespace stoch::serve {
 
 // Threads: any.
-class RenderQueue {
+class TaskQueue {
  public:
   static constexpr size_t kMaxWaiting = 256;
   static constexpr size_t kMaxWaitingOfClient = 128;
 
-  RenderQueue();
-  ~RenderQueue() { Stop(); }
+  // thread: its name, of at most 15 characters.
+  explicit TaskQueue(const char* thread);
+  ~TaskQueue() { Stop(); }
 
   // Runs `task`, which throws nothing, once it is the client's turn and this one's among the client's. False: too many wait,
   // or it has stopped.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversations that wait for their prompts: clients in turn, so many of each, none left when it stops.
-#include "engine/serve/render_queue.h"
+// Tasks that wait for their turn: clients in turn, so many of each, none left when it stops.
+#include "engine/serve/task_queue.h"
 
 #include <gtest/gtest.h>
 
@@ -15,10 +15,10 @@
 namespace stoch::test {
 namespace {
 
-using serve::RenderQueue;
+using serve::TaskQueue;
 
 // A queue whose thread is busy until it is told.
-class RenderQueueTest : public testing::Test {
+class TaskQueueTest : public testing::Test {
  protected:
   void SetUp() override {
     EXPECT_TRUE(queue_.Add("first", [this] {
@@ -34,7 +34,7 @@ class RenderQueueTest : public testing::Test {
       ran_.push_back(client);
     });
   }
-  // Whose conversations were rendered, in order.
+  // Whose tasks ran, in order.
   std::vector<std::string> RunAll(size_t count) {
     go_.set_value();
     for (;; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
@@ -46,10 +46,10 @@ class RenderQueueTest : public testing::Test {
   std::promise<void> running_, go_;
   std::mutex mutex_;  // of ran_
   std::vector<std::string> ran_;
-  RenderQueue queue_;
+  TaskQueue queue_{"test"};
 };
 
-TEST_F(RenderQueueTest, ManyConversationsOfOneClientAreOneTurnToAnother) {
+TEST_F(TaskQueueTest, ManyTasksOfOneClientAreOneTurnToAnother) {
   for (int i = 0; i < 100; ++i) EXPECT_TRUE(Add("many"));
   EXPECT_TRUE(Add("one"));
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(Add("few"));
@@ -58,16 +58,16 @@ TEST_F(RenderQueueTest, ManyConversationsOfOneClientAreOneTurnToAnother) {
   EXPECT_EQ(ran, (std::vector<std::string>{"many", "one", "few", "many", "few", "many"}));
 }
 
-TEST_F(RenderQueueTest, NoClientTakesAllPlaces) {
-  for (size_t i = 0; i < RenderQueue::kMaxWaitingOfClient; ++i) ASSERT_TRUE(Add("a"));
+TEST_F(TaskQueueTest, NoClientTakesAllPlaces) {
+  for (size_t i = 0; i < TaskQueue::kMaxWaitingOfClient; ++i) ASSERT_TRUE(Add("a"));
   EXPECT_FALSE(Add("a"));
-  for (size_t i = RenderQueue::kMaxWaitingOfClient; i < RenderQueue::kMaxWaiting - 1; ++i) ASSERT_TRUE(Add("b"));
+  for (size_t i = TaskQueue::kMaxWaitingOfClient; i < TaskQueue::kMaxWaiting - 1; ++i) ASSERT_TRUE(Add("b"));
   EXPECT_TRUE(Add("c"));
   EXPECT_FALSE(Add("d"));
   go_.set_value();
 }
 
-TEST_F(RenderQueueTest, DropsWhatWaitsWhenItStops) {
+TEST_F(TaskQueueTest, DropsWhatWaitsWhenItStops) {
   const auto held = std::make_shared<int>(0);
   EXPECT_TRUE(queue_.Add("a", [held] { FAIL(); }));
   std::thread stopping([this] { queue_.Stop(); });
