@@ -116,6 +116,23 @@ TEST(Starts, AWorkerThatIsStoppedIsSilentThenReplaced) {
   EXPECT_NE(server.Log().find("how=stopped"), std::string::npos) << server.Log();
 }
 
+// A gigabyte of weights takes longer than the look at it, on any machine.
+TEST(Starts, AWorkerThatStopsWhileItLoadsIsSilentThenReplaced) {
+  Serving server({"--silence-limit", "8"}, "random:tinyllama-1.1b");
+  ASSERT_TRUE(Eventually(seconds(20), [&] { return server.Log().find("worker_started") != std::string::npos; }));
+  std::this_thread::sleep_for(milliseconds(300));  // it has shown life
+  const Json worker = WorkerOf(server.port());
+  ASSERT_EQ(worker["state"], "loading") << server.Log();
+  const auto pid = worker["pid"].get<pid_t>();
+  kill(pid, SIGSTOP);
+  ASSERT_TRUE(Eventually(seconds(20), [&] { return WorkerOf(server.port())["state"] == "silent"; })) << server.Log();
+  EXPECT_EQ(Call(server.port(), "GET", "/health").Json()["status"], "silent");
+  EXPECT_TRUE(Eventually(seconds(20), [&] { return WorkerOf(server.port()).value("pid", 0) != pid; })) << server.Log();
+  EXPECT_NE(server.Log().find("how=stopped"), std::string::npos) << server.Log();
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(seconds(20)), 0) << server.Log();
+}
+
 TEST(Starts, AWorkerThatGoesOnIsBack) {
   Serving server;
   ASSERT_TRUE(server.Logs("ready")) << server.Log();
