@@ -73,6 +73,7 @@ std::shared_ptr<Exchange> Api::Await(TaskQueue& queue, const char* full, Call& c
       shared->connection->Post([this, waiting, shared, error, then] {
         if (waiting->left()) return;
         try {
+          shared->request.memory = {};  // free for others before there is an answer
           if (error != nullptr) std::rethrow_exception(error);
           waiting->Become(then(*shared));
         } catch (const std::exception&) {
@@ -125,6 +126,7 @@ std::shared_ptr<Exchange> Api::Tokenize(Call& call) {
                     return answer(later, ChatIds(rendered, model));
                   });
   }
+  call.request.memory = {};
   const auto prompt = fields.String("prompt");
   if (!prompt) throw RequestError(kBadRequest, "prompt", "prompt: is missing; expected a string, or messages");
   EncodeOptions options;

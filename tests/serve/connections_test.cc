@@ -181,6 +181,7 @@ TEST_F(Connections, TheOldestIdleOneMakesRoom) {
   HttpClient first(port());
   EXPECT_EQ(first.Call("GET", "/version").status, 200);
   EXPECT_TRUE(half.AtEnd());
+  std::this_thread::sleep_for(milliseconds(200));       // a connection waits once the server knows that it sent all
   EXPECT_EQ(idle.Call("GET", "/version").status, 200);  // and waits from now on
   HttpClient second(port());
   EXPECT_EQ(second.Call("GET", "/version").status, 200);
@@ -212,7 +213,14 @@ TEST_F(Connections, BodiesHaveABudget) {
   const std::string text = PostText("/tokenize", body);
   HttpClient half(port());
   half.SendRaw(text.substr(0, text.size() - 10));
-  // Only what has come counts, so it may take a moment.
+  // Only what has come counts, so it may take a moment. Who announces as much then is refused unread.
+  const std::string head = "POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Length: 4194304\r\n\r\n";
+  ASSERT_TRUE(Eventually([&] {
+    HttpClient announced(port());
+    announced.SendRaw(head);
+    announced.EndSending();
+    return announced.ReadToEnd().find(" 503 ") != std::string::npos;
+  }));
   Reply refused;
   ASSERT_TRUE(Eventually([&] {
     try {
@@ -225,9 +233,8 @@ TEST_F(Connections, BodiesHaveABudget) {
   }));
   EXPECT_EQ(refused.headers.at("retry-after"), "1");
   EXPECT_EQ(Post("/tokenize", {{"prompt", "a"}}).status, 200);
-  // Announced only, it is refused unread.
   HttpClient announced(port());
-  announced.SendRaw("POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Length: 4194304\r\n\r\n");
+  announced.SendRaw(head);
   EXPECT_EQ(announced.Receive().status, 503);
   EXPECT_TRUE(announced.AtEnd());
   half.SendRaw(text.substr(text.size() - 10));

@@ -119,11 +119,11 @@ TEST(Starts, AWorkerThatIsStoppedIsSilentThenReplaced) {
 // A gigabyte of weights takes longer than the look at it, on any machine.
 TEST(Starts, AWorkerThatStopsWhileItLoadsIsSilentThenReplaced) {
   Serving server({"--silence-limit", "8"}, "random:tinyllama-1.1b");
-  ASSERT_TRUE(Eventually(seconds(20), [&] { return server.Log().find("worker_started") != std::string::npos; }));
+  ASSERT_TRUE(Eventually(seconds(60), [&] { return server.Log().find(" ready ") != std::string::npos; }));
+  kill(WorkerOf(server.port())["pid"].get<pid_t>(), SIGKILL);
+  ASSERT_TRUE(Eventually(seconds(20), [&] { return WorkerOf(server.port())["state"] == "loading"; })) << server.Log();
   std::this_thread::sleep_for(milliseconds(300));  // it has shown life
-  const Json worker = WorkerOf(server.port());
-  ASSERT_EQ(worker["state"], "loading") << server.Log();
-  const auto pid = worker["pid"].get<pid_t>();
+  const auto pid = WorkerOf(server.port())["pid"].get<pid_t>();
   kill(pid, SIGSTOP);
   ASSERT_TRUE(Eventually(seconds(20), [&] { return WorkerOf(server.port())["state"] == "silent"; })) << server.Log();
   EXPECT_EQ(Call(server.port(), "GET", "/health").Json()["status"], "silent");

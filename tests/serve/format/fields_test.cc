@@ -122,7 +122,9 @@ constexpr std::pair<const char*, const char*> kMeaningful[] = {
 TEST_F(Fields, ThatMeanSomethingAreRefusedByName) {
   EXPECT_GE(std::size(kMeaningful), 75u);
   for (const auto& [field, value] : kMeaningful) {
-    EXPECT_EQ(Send(field, Json::parse(value)), std::pair(400, std::string(field))) << field;
+    const auto [status, param] = Send(field, Json::parse(value));
+    EXPECT_EQ(status, 400) << field;
+    EXPECT_EQ(param.substr(0, param.find('.')), field);  // or a part of it
     EXPECT_EQ(Send(field, nullptr).first, 200) << field;
   }
 }
