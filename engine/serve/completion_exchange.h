@@ -14,10 +14,10 @@
 #include "engine/request/text_stream.h"
 #include "engine/serve/format/completion_request.h"
 #include "engine/serve/format/completion_response.h"
+#include "engine/serve/format/stored_request.h"
 #include "engine/serve/http/connection.h"
 #include "engine/serve/log.h"
 #include "engine/serve/metrics.h"
-#include "engine/serve/stored_request.h"
 #include "engine/serve/whole_answer.h"
 
 namespace stoch::serve {

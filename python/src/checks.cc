@@ -12,12 +12,12 @@
 #include <tuple>
 #include <vector>
 
+#include "app/demo_model.h"
+#include "app/verify/verify.h"
 #include "kernels/base/error.h"
 #include "python/src/base/bind.h"
 #include "python/src/base/devices.h"
 #include "python/src/model.h"
-#include "tools/stoch/demo_model.h"
-#include "tools/stoch/verify/verify.h"
 
 namespace nb = nanobind;
 

@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "app/command.h"
 #include "python/src/base/bind.h"
 #include "python/src/base/devices.h"
 #include "python/src/model.h"
-#include "tools/stoch/command.h"
 
 namespace nb = nanobind;
 

@@ -11,13 +11,13 @@
 #include <tuple>
 #include <vector>
 
+#include "app/common_options.h"
+#include "app/report/multiplier.h"
 #include "kernels/base/error.h"
 #include "kernels/sc/sc_parameters.h"
 #include "models/sc_model_config.h"
 #include "python/src/base/bind.h"
 #include "python/src/multiplier.h"
-#include "tools/stoch/common_options.h"
-#include "tools/stoch/report/multiplier.h"
 
 namespace nb = nanobind;
 

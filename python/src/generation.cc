@@ -7,10 +7,10 @@
 #include <chrono>
 #include <utility>
 
+#include "app/report/generate.h"
 #include "kernels/base/check.h"
 #include "python/src/base/devices.h"
 #include "python/src/model.h"
-#include "tools/stoch/report/generate.h"
 
 namespace nb = nanobind;
 

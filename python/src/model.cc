@@ -6,6 +6,10 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "app/common_options.h"
+#include "app/demo_model.h"
+#include "app/options/max_memory.h"
+#include "app/output.h"
 #include "engine/grammar/grammar_compiler.h"
 #include "engine/logits_hash.h"
 #include "engine/placement.h"
@@ -13,10 +17,6 @@
 #include "kernels/registry.h"
 #include "python/src/base/devices.h"
 #include "python/src/base/errors.h"
-#include "tools/stoch/common_options.h"
-#include "tools/stoch/demo_model.h"
-#include "tools/stoch/options/max_memory.h"
-#include "tools/stoch/output.h"
 
 namespace nb = nanobind;
 

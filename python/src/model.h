@@ -11,16 +11,16 @@
 #include <utility>
 #include <vector>
 
+#include "app/options/speculation_options.h"
 #include "engine/chat/chat.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
 #include "engine/perplexity.h"
 #include "engine/request/text_stream.h"
-#include "engine/research/sc_files.h"
 #include "engine/speculation/draft_lengths.h"
 #include "loader/tokenizer/tokenizer.h"
 #include "python/src/base/devices.h"
-#include "tools/stoch/options/speculation_options.h"
+#include "research/sc_files.h"
 
 namespace stoch::python {
 

@@ -2,8 +2,8 @@
 // stoch._stoch: the engine as Python sees it. The package around it (python/stoch) has the public names.
 #include <nanobind/stl/string.h>
 
+#include "app/version.h"
 #include "python/src/base/bind.h"
-#include "tools/stoch/version.h"
 
 NB_MODULE(_stoch, m) {
   m.doc() = "The engine of stoch; the package stoch has the public names.";

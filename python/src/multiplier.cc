@@ -8,12 +8,12 @@
 #include <utility>
 #include <vector>
 
-#include "engine/research/sc_files.h"
 #include "kernels/base/error.h"
 #include "kernels/sc/sc_parameters.h"
 #include "loader/research/count_file.h"
 #include "loader/research/multiplier_file.h"
 #include "loader/sha256.h"
+#include "research/sc_files.h"
 
 namespace stoch::python {
 namespace {

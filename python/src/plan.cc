@@ -13,7 +13,7 @@
 #include <tuple>
 #include <vector>
 
-#include "engine/research/sc_files.h"
+#include "app/common_options.h"
 #include "kernels/sc/sc_lengths.h"
 #include "kernels/sc/sc_parameters.h"
 #include "models/sc_plan.h"
@@ -22,7 +22,7 @@
 #include "python/src/base/bind.h"
 #include "python/src/base/errors.h"
 #include "python/src/packed.h"
-#include "tools/stoch/common_options.h"
+#include "research/sc_files.h"
 
 namespace nb = nanobind;
 

@@ -21,7 +21,7 @@
 #include "engine/ipc/convert.h"
 #include "engine/serve/completion_exchange.h"
 #include "engine/serve/detached_connection.h"
-#include "engine/serve/stored_request.h"
+#include "engine/serve/format/stored_request.h"
 #include "tests/fuzz/try.h"
 #include "tests/loader/tokenizer_samples.h"
 #include "tests/support/temp_dir.h"

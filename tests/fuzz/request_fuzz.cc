@@ -7,7 +7,7 @@
 #include <string>
 
 #include "engine/serve/format/completion_request.h"
-#include "engine/serve/stored_request.h"
+#include "engine/serve/format/stored_request.h"
 #include "loader/bounded_json.h"
 #include "loader/tokenizer/kinds.h"
 #include "tests/fuzz/try.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/kl_divergence.h"
-#include "engine/research/calibrate/error_weights.h"
+#include "research/calibrate/error_weights.h"
 #include "tests/fuzz/memory_file.h"
 #include "tests/fuzz/try.h"
 #include "tools/stoch/research/sweep_log.h"

@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "engine/research/trace.h"
 #include "models/sc_model_config.h"
+#include "research/trace.h"
 #include "tests/fuzz/try.h"
 
 using stoch::test::Check;

@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "engine/research/energy/accelergy_ert.h"
-#include "engine/research/energy/cost_export.h"
-#include "engine/research/energy/energy.h"
-#include "engine/research/trace_reader.h"
+#include "research/energy/accelergy_ert.h"
+#include "research/energy/cost_export.h"
+#include "research/energy/energy.h"
+#include "research/trace_reader.h"
 #include "tests/fuzz/try.h"
 
 using stoch::test::Check;

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "engine/ipc/convert.h"
-#include "engine/serve/stored_request.h"
+#include "engine/serve/format/stored_request.h"
 #include "tests/support/temp_dir.h"
 
 namespace {

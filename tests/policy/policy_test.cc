@@ -62,7 +62,7 @@ TEST(IncludesRule, PointsDownWithinALayer) {
       EXPECT_EQ(Findings(CheckIncludes, folder + "a.cc", "#include \"" + header + "\""), 1u) << folder << header;
     }
   }
-  EXPECT_EQ(Findings(CheckIncludes, "tools/stoch/a.cc", "#include \"tools/stoch/verify/b.h\""), 1u);
+  EXPECT_EQ(Findings(CheckIncludes, "tools/stoch/a.cc", "#include \"python/src/b.h\""), 1u);
 }
 
 TEST(CudaHeadersRule, OnlyInTheCudaFolder) {
@@ -112,7 +112,7 @@ TEST(StandardStreamsRule, NoStdioOnTheCommandLine) {
   EXPECT_EQ(Findings(CheckStandardStreams, "engine/a.cc", "stderr"), 0u);
   EXPECT_EQ(Findings(CheckStandardStreams, "tools/stoch/a.cc", "std::fflush(stderr);"), 1u);
   EXPECT_EQ(Findings(CheckStandardStreams, "tools/stoch/a.cc", "std::cin >> x;"), 1u);
-  EXPECT_EQ(Findings(CheckStandardStreams, "tools/stoch/report/a.cc", "fmt::print(text);"), 1u);
+  EXPECT_EQ(Findings(CheckStandardStreams, "app/report/a.cc", "fmt::print(text);"), 1u);
 }
 
 TEST(NoLibmRule, KernelsAndModels) {

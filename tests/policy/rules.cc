@@ -36,7 +36,7 @@ bool IsCode(std::string_view path) {
 }
 bool IsLibrary(std::string_view path) {
   return StartsWith(path, "kernels/") || StartsWith(path, "loader/") || StartsWith(path, "models/") ||
-         StartsWith(path, "engine/");
+         StartsWith(path, "engine/") || StartsWith(path, "research/");
 }
 bool IsTestOrBench(std::string_view path) { return StartsWith(path, "tests/") || StartsWith(path, "bench/"); }
 
@@ -190,26 +190,24 @@ std::vector<Layer> MakeLayers() {
        models + Patterns{"kernels/wrappers/", "engine/*.h", "engine/request/", "engine/ipc/", "engine/speculation/"}},
       {"engine/ranks/mpi/", models},
       {"engine/ranks/", models + Patterns{"engine/*.h"}},
-      {"engine/research/energy/", models + Patterns{"engine/research/*.h"}},
-      {"engine/research/calibrate/", models + Patterns{"kernels/wrappers/", "engine/*.h", "engine/research/*.h"}},
-      {"engine/research/golden/",
-       models + Patterns{"engine/research/*.h", "engine/research/calibrate/", "engine/research/products/"}},
-      {"engine/research/products/", models},
-      {"engine/research/", models + Patterns{"engine/*.h", "engine/request/", "engine/research/products/"}},
       {"engine/", models + Patterns{"engine/request/", "engine/speculation/"}},
       {"examples/", models + Patterns{"engine/"}},
+      {"research/energy/", models + Patterns{"research/*.h"}},
+      {"research/calibrate/", models + Patterns{"kernels/wrappers/", "engine/*.h", "research/*.h"}},
+      {"research/golden/", models + Patterns{"research/*.h", "research/calibrate/", "research/products/"}},
+      {"research/products/", models},
+      {"research/", models + Patterns{"engine/*.h", "engine/request/", "research/products/"}},
+      {"app/host/", {}},
+      {"app/report/", models + Patterns{"engine/", "research/", "app/host/"}},
+      {"app/options/", models + Patterns{"engine/", "research/"}},
+      {"app/verify/", models + Patterns{"engine/", "research/", "app/*.h", "app/report/"}},
+      {"app/", models + Patterns{"kernels/wrappers/", "engine/", "research/", "app/host/", "app/options/"}},
       {"tools/stoch/plot/", {"kernels/base/"}},
-      {"tools/stoch/report/", models + Patterns{"engine/", "tools/stoch/host/"}},
-      {"tools/stoch/options/", models + Patterns{"engine/"}},
-      {"tools/stoch/verify/", models + Patterns{"engine/", "tools/stoch/*.h", "tools/stoch/report/"}},
-      {"tools/stoch/research/", models + Patterns{"engine/", "tools/stoch/*.h", "tools/stoch/host/",
-                                                  "tools/stoch/options/", "tools/stoch/plot/", "tools/stoch/report/"}},
-      {"tools/stoch/serve/", models + Patterns{"engine/", "tools/stoch/*.h", "tools/stoch/options/"}},
-      {"tools/stoch/host/", {}},
-      {"tools/", models + Patterns{"kernels/wrappers/", "engine/", "tools/stoch/host/", "tools/stoch/options/",
-                                   "tools/stoch/report/"}},
-      {"python/src/", models + Patterns{"engine/", "tools/stoch/*.h", "tools/stoch/options/", "tools/stoch/report/",
-                                        "tools/stoch/verify/", "python/src/"}},
+      {"tools/stoch/research/", models + Patterns{"engine/", "research/", "app/*.h", "app/host/", "app/options/",
+                                                  "app/report/", "tools/stoch/plot/"}},
+      {"tools/stoch/serve/", models + Patterns{"engine/", "app/*.h", "app/options/"}},
+      {"tools/", models + Patterns{"kernels/wrappers/", "engine/", "research/", "app/"}},
+      {"python/src/", models + Patterns{"engine/", "research/", "app/", "python/src/"}},
   };
 }
 
@@ -343,7 +341,7 @@ std::vector<std::string> CheckQuietLibraries(const SourceFile& file) {
 }
 
 std::vector<std::string> CheckStandardStreams(const SourceFile& file) {
-  if (!IsCode(file.path) || !StartsWith(file.path, "tools/stoch/")) return {};
+  if (!IsCode(file.path) || !(StartsWith(file.path, "tools/stoch/") || StartsWith(file.path, "app/"))) return {};
   return FindWords(
       file, "stdio loses bytes of non-blocking pipes, found ",
       {"printf(", "puts(", "std::cin", "std::cout", "std::cerr", "std::clog", "stdout", "stderr", "fmt::print("});

@@ -32,7 +32,7 @@ std::vector<std::string> CheckSetDevice(const SourceFile& file);
 std::vector<std::string> CheckBlockingCopies(const SourceFile& file);
 // Libraries never print, exit or abort.
 std::vector<std::string> CheckQuietLibraries(const SourceFile& file);
-// The command line writes through tools/stoch/output.h and tools/stoch/host: stdio loses what a non-blocking pipe has no room for.
+// The command line writes through app/output.h and app/host: stdio loses what a non-blocking pipe has no room for.
 std::vector<std::string> CheckStandardStreams(const SourceFile& file);
 // Bits do not depend on the platform's libm: kernels and models use kernels/math. The fp16 baseline
 // (kernels/cuda/*half*, *fp16*), which promises no bits, is exempt.

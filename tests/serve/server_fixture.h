@@ -30,7 +30,7 @@
 
 namespace stoch::test {
 
-using Json = SortedJson;
+using Json = nlohmann::json;
 
 // `condition` comes true within a minute, which sanitizers on a busy machine may need.
 inline bool Eventually(const std::function<bool()>& condition) {

@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tools/stoch/report/bench.h"
+#include "app/report/bench.h"
 
 namespace stoch::cli {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/stoch/options/max_memory.h"
+#include "app/options/max_memory.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // docs/sc-options.md is what the parser's lists say, and the lists say all that the parser takes.
-#include "tools/stoch/options/sc_reference.h"
+#include "app/options/sc_reference.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/stoch/report/table.h"
+#include "app/report/table.h"
 
 #include <gtest/gtest.h>
 

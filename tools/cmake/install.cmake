@@ -39,7 +39,7 @@ install(TARGETS stoch RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT prog
 if(TARGET stoch_mpi)  # as tools/stoch/run_on_ranks.cc looks for it
   install(TARGETS stoch_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/stoch COMPONENT program)
 endif()
-# Looked for from the program's folder upwards (tools/stoch/demo_model.h), so not where CMAKE_INSTALL_DATADIR may lie.
+# Looked for from the program's folder upwards (app/demo_model.h), so not where CMAKE_INSTALL_DATADIR may lie.
 set(STOCH_DEMO_FILES README.md chat_template.jinja config.json generation_config.json model.safetensors tokenizer.model tokenizer_config.json)
 list(TRANSFORM STOCH_DEMO_FILES PREPEND ${PROJECT_SOURCE_DIR}/demo/)
 install(FILES ${STOCH_DEMO_FILES} DESTINATION share/stoch/demo COMPONENT program)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // stoch bench: time per token, several precisions side by side in one process.
 
-#include "tools/stoch/report/bench.h"
+#include "app/report/bench.h"
 
 #include <fmt/format.h>
 
@@ -14,18 +14,18 @@
 #include <string>
 #include <vector>
 
+#include "app/command.h"
+#include "app/common_options.h"
+#include "app/interrupt.h"
+#include "app/output.h"
+#include "app/progress.h"
+#include "app/version.h"
 #include "engine/engine.h"
 #include "engine/sampler.h"
 #include "kernels/base/error.h"
 #include "kernels/sc/sc_config.h"
 #include "loader/config/decoder_config.h"
 #include "models/decoder/memory_plan.h"
-#include "tools/stoch/command.h"
-#include "tools/stoch/common_options.h"
-#include "tools/stoch/interrupt.h"
-#include "tools/stoch/output.h"
-#include "tools/stoch/progress.h"
-#include "tools/stoch/version.h"
 
 namespace stoch::cli {
 namespace {

@@ -10,11 +10,11 @@
 #include <optional>
 #include <vector>
 
+#include "app/host/descriptors.h"
+#include "app/interrupt.h"
+#include "app/output.h"
+#include "app/report/generate.h"
 #include "kernels/base/error.h"
-#include "tools/stoch/host/descriptors.h"
-#include "tools/stoch/interrupt.h"
-#include "tools/stoch/output.h"
-#include "tools/stoch/report/generate.h"
 
 namespace stoch::cli {
 namespace {

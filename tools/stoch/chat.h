@@ -4,12 +4,12 @@
 
 #include <string>
 
+#include "app/command.h"
+#include "app/common_options.h"
 #include "engine/chat/chat.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
 #include "loader/tokenizer/tokenizer.h"
-#include "tools/stoch/command.h"
-#include "tools/stoch/common_options.h"
 
 namespace stoch::cli {
 

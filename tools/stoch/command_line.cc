@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "app/command.h"
+#include "app/host/host.h"
+#include "app/host/standard_error.h"
 #include "kernels/base/error.h"
-#include "tools/stoch/command.h"
-#include "tools/stoch/host/host.h"
-#include "tools/stoch/host/standard_error.h"
 
 namespace stoch::cli {
 namespace {

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "tools/stoch/command.h"
-#include "tools/stoch/options/sc_reference.h"
-#include "tools/stoch/output.h"
+#include "app/command.h"
+#include "app/options/sc_reference.h"
+#include "app/output.h"
 
 namespace stoch::cli {
 namespace {

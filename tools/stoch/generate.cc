@@ -12,21 +12,21 @@
 #include <string>
 #include <utility>
 
+#include "app/command.h"
+#include "app/common_options.h"
+#include "app/host/standard_error.h"
+#include "app/interrupt.h"
+#include "app/options/chat_options.h"
+#include "app/options/cost_options.h"
+#include "app/options/grammar_options.h"
+#include "app/options/speculation_options.h"
+#include "app/output.h"
+#include "app/progress.h"
+#include "app/report/cost.h"
+#include "app/report/generate.h"
+#include "app/version.h"
 #include "kernels/base/error.h"
 #include "tools/stoch/chat.h"
-#include "tools/stoch/command.h"
-#include "tools/stoch/common_options.h"
-#include "tools/stoch/host/standard_error.h"
-#include "tools/stoch/interrupt.h"
-#include "tools/stoch/options/chat_options.h"
-#include "tools/stoch/options/cost_options.h"
-#include "tools/stoch/options/grammar_options.h"
-#include "tools/stoch/options/speculation_options.h"
-#include "tools/stoch/output.h"
-#include "tools/stoch/progress.h"
-#include "tools/stoch/report/cost.h"
-#include "tools/stoch/report/generate.h"
-#include "tools/stoch/version.h"
 
 namespace stoch::cli {
 namespace {

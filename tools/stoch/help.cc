@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "app/command.h"
+#include "app/options/sc_reference.h"
+#include "app/output.h"
 #include "kernels/base/error.h"
-#include "tools/stoch/command.h"
-#include "tools/stoch/options/sc_reference.h"
-#include "tools/stoch/output.h"
 
 namespace stoch::cli {
 

@@ -12,10 +12,18 @@
 #include <string>
 #include <vector>
 
+#include "app/command.h"
+#include "app/common_options.h"
+#include "app/interrupt.h"
+#include "app/options/product_options.h"
+#include "app/output.h"
+#include "app/report/multiplier.h"
+#include "app/report/operators.h"
+#include "app/report/product.h"
+#include "app/report/table.h"
 #include "engine/digest_cache.h"
 #include "engine/engine.h"
 #include "engine/placement.h"
-#include "engine/research/sc_files.h"
 #include "engine/units.h"
 #include "engine/weights_digest.h"
 #include "kernels/base/error.h"
@@ -23,15 +31,7 @@
 #include "loader/checkpoint/safetensors.h"
 #include "loader/config/config_json.h"
 #include "models/decoder/memory_plan.h"
-#include "tools/stoch/command.h"
-#include "tools/stoch/common_options.h"
-#include "tools/stoch/interrupt.h"
-#include "tools/stoch/options/product_options.h"
-#include "tools/stoch/output.h"
-#include "tools/stoch/report/multiplier.h"
-#include "tools/stoch/report/operators.h"
-#include "tools/stoch/report/product.h"
-#include "tools/stoch/report/table.h"
+#include "research/sc_files.h"
 
 namespace stoch::cli {
 namespace {

@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "app/command.h"
+#include "app/host/descriptors.h"
+#include "app/host/standard_error.h"
+#include "app/interrupt.h"
+#include "app/output.h"
+#include "app/version.h"
 #include "kernels/base/error.h"
-#include "tools/stoch/command.h"
-#include "tools/stoch/host/descriptors.h"
-#include "tools/stoch/host/standard_error.h"
-#include "tools/stoch/interrupt.h"
-#include "tools/stoch/output.h"
-#include "tools/stoch/version.h"
 
 namespace stoch::cli {
 namespace {

@@ -13,24 +13,24 @@
 #include <string>
 #include <vector>
 
+#include "app/command.h"
+#include "app/common_options.h"
+#include "app/interrupt.h"
+#include "app/options/cost_options.h"
+#include "app/options/shard.h"
+#include "app/output.h"
+#include "app/progress.h"
+#include "app/report/cost.h"
+#include "app/report/kl.h"
+#include "app/report/nll.h"
+#include "app/report/table.h"
+#include "app/version.h"
 #include "engine/digest_cache.h"
 #include "engine/kl_divergence.h"
-#include "engine/research/prediction_part.h"
 #include "kernels/base/error.h"
 #include "kernels/base/usable_threads.h"
 #include "loader/sha256.h"
-#include "tools/stoch/command.h"
-#include "tools/stoch/common_options.h"
-#include "tools/stoch/interrupt.h"
-#include "tools/stoch/options/cost_options.h"
-#include "tools/stoch/options/shard.h"
-#include "tools/stoch/output.h"
-#include "tools/stoch/progress.h"
-#include "tools/stoch/report/cost.h"
-#include "tools/stoch/report/kl.h"
-#include "tools/stoch/report/nll.h"
-#include "tools/stoch/report/table.h"
-#include "tools/stoch/version.h"
+#include "research/prediction_part.h"
 
 namespace stoch::cli {
 namespace {

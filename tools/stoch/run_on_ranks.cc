@@ -12,14 +12,14 @@
 #include <thread>
 #include <utility>
 
+#include "app/command.h"
+#include "app/common_options.h"
+#include "app/options/rank_options.h"
+#include "app/version.h"
 #include "engine/ranks/job.h"
 #include "engine/ranks/mpi/mpi_link.h"
 #include "kernels/base/error.h"
 #include "models/decoder/memory_plan.h"
-#include "tools/stoch/command.h"
-#include "tools/stoch/common_options.h"
-#include "tools/stoch/options/rank_options.h"
-#include "tools/stoch/version.h"
 
 namespace stoch::cli {
 namespace {

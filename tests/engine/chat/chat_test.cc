@@ -84,7 +84,8 @@ TEST_F(ChatPrompts, HaveTheIdsOfTransformers) {
         EXPECT_THROW((void)chat.Encode(request), InvalidInput) << name << i;
         continue;
       }
-      EXPECT_EQ(Sha256Hex(OrderedJson(chat.Encode(request)).dump()).substr(0, 16), digest.get<std::string>()) << name << i;
+      EXPECT_EQ(Sha256Hex(OrderedJson(chat.Encode(request)).dump()).substr(0, 16), digest.get<std::string>())
+          << name << i;
       ++compared;
     }
   }

@@ -12,21 +12,21 @@
 #include <string>
 #include <vector>
 
+#include "app/command.h"
+#include "app/common_options.h"
+#include "app/interrupt.h"
+#include "app/output.h"
+#include "app/version.h"
 #include "engine/digest_cache.h"
-#include "engine/research/calibrate/calibrate_lengths.h"
-#include "engine/research/calibrate/calibrate_scales.h"
-#include "engine/research/calibrate/error_weights.h"
-#include "engine/research/calibrate/mp_table.h"
 #include "kernels/base/error.h"
 #include "kernels/base/usable_threads.h"
 #include "loader/checkpoint/safetensors_writer.h"
 #include "loader/file.h"
 #include "loader/sha256.h"
-#include "tools/stoch/command.h"
-#include "tools/stoch/common_options.h"
-#include "tools/stoch/interrupt.h"
-#include "tools/stoch/output.h"
-#include "tools/stoch/version.h"
+#include "research/calibrate/calibrate_lengths.h"
+#include "research/calibrate/calibrate_scales.h"
+#include "research/calibrate/error_weights.h"
+#include "research/calibrate/mp_table.h"
 
 namespace stoch::cli {
 namespace {

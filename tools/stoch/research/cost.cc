@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // stoch cost: lengths, cycles and energy of a trace, and the trace for other tools.
 
-#include "tools/stoch/report/cost.h"
+#include "app/report/cost.h"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -15,16 +15,16 @@
 #include <string>
 #include <system_error>
 
-#include "engine/research/energy/accelergy_ert.h"
-#include "engine/research/energy/cost_export.h"
-#include "engine/research/energy/energy.h"
-#include "engine/research/trace_reader.h"
+#include "app/command.h"
+#include "app/common_options.h"
+#include "app/options/cost_options.h"
+#include "app/output.h"
 #include "kernels/base/error.h"
 #include "loader/file.h"
-#include "tools/stoch/command.h"
-#include "tools/stoch/common_options.h"
-#include "tools/stoch/options/cost_options.h"
-#include "tools/stoch/output.h"
+#include "research/energy/accelergy_ert.h"
+#include "research/energy/cost_export.h"
+#include "research/energy/energy.h"
+#include "research/trace_reader.h"
 
 namespace stoch::cli {
 namespace {

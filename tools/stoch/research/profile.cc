@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // stoch profile: how far every operator of every layer is from its exact product.
 
-#include "engine/research/profile.h"
+#include "research/profile.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -13,19 +13,19 @@
 #include <utility>
 #include <vector>
 
+#include "app/command.h"
+#include "app/common_options.h"
+#include "app/interrupt.h"
+#include "app/options/cost_options.h"
+#include "app/output.h"
+#include "app/progress.h"
+#include "app/report/profile.h"
+#include "app/version.h"
 #include "engine/digest_cache.h"
 #include "kernels/base/error.h"
 #include "kernels/base/usable_threads.h"
 #include "loader/sha256.h"
-#include "tools/stoch/command.h"
-#include "tools/stoch/common_options.h"
-#include "tools/stoch/interrupt.h"
-#include "tools/stoch/options/cost_options.h"
-#include "tools/stoch/output.h"
-#include "tools/stoch/progress.h"
-#include "tools/stoch/report/profile.h"
 #include "tools/stoch/research/profile_plots.h"
-#include "tools/stoch/version.h"
 
 namespace stoch::cli {
 namespace {

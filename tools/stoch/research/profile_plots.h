@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "tools/stoch/report/profile.h"
+#include "app/report/profile.h"
 
 namespace stoch::cli {
 

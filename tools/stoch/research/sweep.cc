@@ -14,21 +14,21 @@
 #include <utility>
 #include <vector>
 
+#include "app/command.h"
+#include "app/common_options.h"
+#include "app/interrupt.h"
+#include "app/options/shard.h"
+#include "app/output.h"
+#include "app/version.h"
 #include "kernels/base/error.h"
 #include "loader/file.h"
 #include "loader/research/sweep_file.h"
-#include "tools/stoch/command.h"
-#include "tools/stoch/common_options.h"
-#include "tools/stoch/interrupt.h"
-#include "tools/stoch/options/shard.h"
-#include "tools/stoch/output.h"
 #include "tools/stoch/research/sweep_log.h"
 #include "tools/stoch/research/sweep_merge.h"
 #include "tools/stoch/research/sweep_plan.h"
 #include "tools/stoch/research/sweep_report.h"
 #include "tools/stoch/research/sweep_same.h"
 #include "tools/stoch/research/sweep_summary.h"
-#include "tools/stoch/version.h"
 
 namespace stoch::cli {
 namespace {

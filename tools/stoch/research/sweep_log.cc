@@ -12,11 +12,11 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "app/host/descriptors.h"
+#include "app/output.h"
 #include "kernels/base/error.h"
 #include "loader/bounded_json.h"
 #include "loader/quote.h"
-#include "tools/stoch/host/descriptors.h"
-#include "tools/stoch/output.h"
 
 namespace stoch::cli {
 namespace {

@@ -8,16 +8,16 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "app/demo_model.h"
+#include "app/interrupt.h"
+#include "app/options/cost_options.h"
+#include "app/output.h"
 #include "engine/digest_cache.h"
-#include "engine/research/products/operator_digest.h"
-#include "engine/research/profile.h"
 #include "kernels/base/error.h"
 #include "kernels/base/usable_threads.h"
 #include "loader/sha256.h"
-#include "tools/stoch/demo_model.h"
-#include "tools/stoch/interrupt.h"
-#include "tools/stoch/options/cost_options.h"
-#include "tools/stoch/output.h"
+#include "research/products/operator_digest.h"
+#include "research/profile.h"
 #include "tools/stoch/research/sweep_same.h"
 
 namespace stoch::cli {

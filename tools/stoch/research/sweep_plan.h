@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "app/common_options.h"
 #include "engine/engine.h"
 #include "engine/kl_divergence.h"
-#include "engine/research/cost.h"
-#include "engine/research/energy/energy.h"
 #include "loader/research/sweep_file.h"
-#include "tools/stoch/common_options.h"
+#include "research/cost.h"
+#include "research/energy/energy.h"
 
 namespace stoch::cli {
 

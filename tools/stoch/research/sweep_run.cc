@@ -9,15 +9,15 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "app/interrupt.h"
+#include "app/options/cost_options.h"
+#include "app/report/kl.h"
+#include "app/report/nll.h"
 #include "engine/kl_divergence.h"
 #include "engine/perplexity.h"
-#include "engine/research/profile.h"
-#include "engine/research/trace_writer.h"
 #include "kernels/base/error.h"
-#include "tools/stoch/interrupt.h"
-#include "tools/stoch/options/cost_options.h"
-#include "tools/stoch/report/kl.h"
-#include "tools/stoch/report/nll.h"
+#include "research/profile.h"
+#include "research/trace_writer.h"
 #include "tools/stoch/research/sweep_plan.h"
 
 namespace stoch::cli {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/research/statistics.h"
+#include "research/statistics.h"
 #include "tools/stoch/research/sweep_plan.h"
 
 namespace stoch::cli {

@@ -6,7 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
-#include "tools/stoch/command.h"
+#include "app/command.h"
 
 namespace stoch::cli {
 namespace {

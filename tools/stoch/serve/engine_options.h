@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "app/common_options.h"
+#include "app/options/speculation_options.h"
 #include "engine/engine.h"
 #include "engine/request/job_runner.h"
-#include "tools/stoch/common_options.h"
-#include "tools/stoch/options/speculation_options.h"
 
 namespace stoch::cli {
 

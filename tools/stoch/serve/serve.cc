@@ -18,6 +18,11 @@
 #include <utility>
 #include <vector>
 
+#include "app/command.h"
+#include "app/common_options.h"
+#include "app/interrupt.h"
+#include "app/output.h"
+#include "app/version.h"
 #include "engine/gateway/journal.h"
 #include "engine/gateway/worker_pool.h"
 #include "engine/grammar/grammar_checker.h"
@@ -25,17 +30,12 @@
 #include "engine/worker/local_model.h"
 #include "engine/worker/scheduler.h"
 #include "kernels/base/error.h"
-#include "tools/stoch/command.h"
-#include "tools/stoch/common_options.h"
-#include "tools/stoch/interrupt.h"
-#include "tools/stoch/output.h"
 #include "tools/stoch/serve/engine_options.h"
 #include "tools/stoch/serve/key_file.h"
 #include "tools/stoch/serve/log.h"
 #include "tools/stoch/serve/serve_options.h"
 #include "tools/stoch/serve/served_files.h"
 #include "tools/stoch/serve/service.h"
-#include "tools/stoch/version.h"
 
 namespace stoch::cli {
 namespace {

@@ -9,8 +9,8 @@
 #include <iterator>
 #include <system_error>
 
+#include "app/options/chat_options.h"
 #include "kernels/base/error.h"
-#include "tools/stoch/options/chat_options.h"
 
 namespace stoch::cli {
 namespace {

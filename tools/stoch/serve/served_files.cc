@@ -15,12 +15,12 @@
 #include <stop_token>
 #include <utility>
 
+#include "app/version.h"
 #include "engine/weights_digest.h"
 #include "kernels/base/error.h"
 #include "kernels/base/usable_threads.h"
 #include "loader/checkpoint/gguf/header.h"
 #include "loader/sha256.h"
-#include "tools/stoch/version.h"
 
 namespace stoch::cli {
 namespace {

@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "app/command.h"
+#include "app/common_options.h"
 #include "engine/grammar/grammar_compiler.h"
 #include "kernels/base/error.h"
-#include "tools/stoch/command.h"
-#include "tools/stoch/common_options.h"
 #include "tools/stoch/serve/engine_options.h"
 #include "tools/stoch/serve/log.h"
 #include "tools/stoch/serve/served_files.h"

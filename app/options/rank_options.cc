@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "app/options/rank_options.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+
+namespace stoch::cli {
+
+void AddRankOptions(CLI::App& command, RankOptions* options) {
+  auto* ranks = command
+                    .add_option("--ranks", options->kind,
+                                "mpi: divide the layers of the model over the processes that mpirun or srun started")
+                    ->check(CLI::IsMember({"mpi"}));
+  command
+      .add_option("--rank-layers", options->layers,
+                  "With --ranks: layers of each rank, 40,43,43; default: as many bytes on each as they go")
+      ->needs(ranks);
+  command
+      .add_option("--rank-limit", options->limit_s,
+                  "With --ranks: seconds that a rank may take for its layers of a pass before it is lost; 0 = 10 with "
+                  "GPUs, 120 on CPUs")
+      ->check(CLI::Range(0, 86400))
+      ->needs(ranks);
+}
+
+int LaunchedProcesses() {
+  // Open MPI; MPICH and PMI2; Slurm, whose variable batch scripts have too, so only within a step.
+  const bool is_step = std::getenv("SLURM_STEP_ID") != nullptr;
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", is_step ? "SLURM_STEP_NUM_TASKS" : ""}) {
+    const char* value = *name == '\0' ? nullptr : std::getenv(name);
+    if (value != nullptr && std::atoi(value) > 0) return std::atoi(value);
+  }
+  return 1;
+}
+
+}  // namespace stoch::cli
