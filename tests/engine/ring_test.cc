@@ -107,10 +107,6 @@ struct HopsUnderTest {
   const char* kind;
   const char* route;  // "": the backend's choice
 
-  // Of devices; NCCL takes no GPU twice, and two are asked for.
-  std::vector<int> Counts(const std::vector<int>& others) const {
-    return std::string_view(route) == "nccl" ? std::vector<int>{2} : others;
-  }
   friend std::ostream& operator<<(std::ostream& out, const HopsUnderTest& hops) { return out << hops.name; }
 };
 
@@ -129,7 +125,6 @@ class RingHops : public testing::TestWithParam<HopsUnderTest> {
 };
 INSTANTIATE_TEST_SUITE_P(Kinds, RingHops,
                          testing::Values(HopsUnderTest{"cpu", "cpu", ""}, HopsUnderTest{"cuda", "cuda", ""},
-                                         HopsUnderTest{"cuda_nccl", "cuda", "nccl"},
                                          HopsUnderTest{"cuda_host", "cuda", "host"}),
                          [](const auto& param) { return std::string(param.param.name); });
 
@@ -162,7 +157,7 @@ class Probe final : public RingProbe {
 TEST_P(RingHops, EveryBlockMakesOneHopLessThanThereAreDevicesAndStaysAsItIs) {
   const TempDir scratch;
   const auto folder = WriteDealtModels(scratch.path()).front();
-  for (const int count : GetParam().Counts({2, 4, 8})) {
+  for (const int count : {2, 4, 8}) {
     const auto backend = Devices(GetParam().kind, count);
     const auto engine = OpenDealt(backend, folder, "sequence", "preset=halved");
     Probe probe;
@@ -178,7 +173,7 @@ TEST_P(RingHops, EveryBlockMakesOneHopLessThanThereAreDevicesAndStaysAsItIs) {
 TEST_P(RingHops, LateOnesChangeNoBit) {
   const TempDir scratch;
   const auto folder = WriteDealtModels(scratch.path()).front();
-  const int count = GetParam().Counts({4}).front();
+  constexpr int count = 4;
   const auto backend = Devices(GetParam().kind, count);
   const auto engine = OpenDealt(backend, folder, "sequence", "preset=halved");
   const std::string expected = HashOfLength(*engine, 33, 1);
@@ -198,7 +193,7 @@ TEST_P(RingHops, LateOnesChangeNoBit) {
 TEST_P(RingHops, ALostOneIsATypedErrorAndTheNextRequestWorks) {
   const TempDir scratch;
   const auto folder = WriteDealtModels(scratch.path()).front();
-  for (const int count : GetParam().Counts({2, 8})) {
+  for (const int count : {2, 8}) {
     const auto backend = Devices(GetParam().kind, count);
     const auto engine = OpenDealt(backend, folder, "sequence", "preset=halved");
     const std::string expected = HashOfLength(*engine, 40, 1);

@@ -12,15 +12,11 @@
 
 namespace stoch::test {
 
-inline constexpr const char* kHopRoutes[] = {"peer", "nccl", "host"};
+inline constexpr const char* kHopRoutes[] = {"peer", "host"};
 
 // Why hops between the first two devices of a backend cannot take a route; empty where they can.
 inline std::string HopRouteProblem(const Backend& backend, std::string_view route) {
   const DeviceLink link = backend.links().front();
-  if (route == "nccl") {
-    if (link.detail == "the same GPU") return "hops by NCCL need two GPUs: the first two devices are one";
-    if (backend.collectives().starts_with("no NCCL")) return backend.collectives();
-  }
   if (route == "peer") {
     const char* off = std::getenv("NCCL_P2P_DISABLE");
     if (off != nullptr && std::string_view(off) == "1") return "hops to peers need NCCL_P2P_DISABLE unset";

@@ -48,12 +48,14 @@ GatherColumns ColumnsOf(const SiteReporter& reporter, const AllGatherCall& call,
   return columns;
 }
 
-}  // namespace
-
+// Whether CUDA_LAUNCH_BLOCKING=1 is set: CUDA's switch for debuggers, and for tools that run one kernel at a time. The
+// host then waits for each kernel, so what waits for a kernel that is launched later never sees it.
 bool LaunchesBlock() {
   const char* value = std::getenv("CUDA_LAUNCH_BLOCKING");
   return value != nullptr && std::string_view(value) == "1";
 }
+
+}  // namespace
 
 DeviceGroup::DeviceGroup(std::vector<DeviceContext*> contexts) : contexts_(std::move(contexts)), graphs_(contexts_) {
   if (contexts_.size() > kMaxGroup) {

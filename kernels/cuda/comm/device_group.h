@@ -20,10 +20,6 @@ namespace stoch::cuda {
 
 class SharedRows;
 
-// Whether CUDA_LAUNCH_BLOCKING=1 is set: CUDA's switch for debuggers, and for tools that run one kernel at a time. The
-// host then waits for each kernel, so what waits for a kernel that is launched later never sees it.
-bool LaunchesBlock();
-
 // Three routes. None: kernels that make one row of a recorded step post it to all GPUs, and those that read it poll it
 // there (shared_rows.h). Direct: every GPU stores its columns into all others' memory, in one small kernel a device. In a graph
 // that kernel also waits until theirs have come, which takes few microseconds; few numbers, as decoding has them,

@@ -33,8 +33,6 @@ struct NcclLibrary {
   decltype(&ncclGroupStart) group_start = nullptr;
   decltype(&ncclGroupEnd) group_end = nullptr;
   decltype(&ncclAllGather) all_gather = nullptr;
-  decltype(&ncclSend) send = nullptr;
-  decltype(&ncclRecv) receive = nullptr;
   NcclProbe probe;
 };
 
@@ -58,8 +56,7 @@ NcclLibrary Load() {
       Find(handle, "ncclGetLastError", &nccl.last_error) && Find(handle, "ncclCommInitAll", &nccl.comm_init_all) &&
       Find(handle, "ncclCommDestroy", &nccl.comm_destroy) && Find(handle, "ncclCommAbort", &nccl.comm_abort) &&
       Find(handle, "ncclCommGetAsyncError", &nccl.async_error) && Find(handle, "ncclGroupStart", &nccl.group_start) &&
-      Find(handle, "ncclGroupEnd", &nccl.group_end) && Find(handle, "ncclAllGather", &nccl.all_gather) &&
-      Find(handle, "ncclSend", &nccl.send) && Find(handle, "ncclRecv", &nccl.receive);
+      Find(handle, "ncclGroupEnd", &nccl.group_end) && Find(handle, "ncclAllGather", &nccl.all_gather);
   int version = 0;
   if (!complete || nccl.get_version(&version) != ncclSuccess) {
     nccl.probe.problem = "libnccl.so.2 is too old for this build, which expects " + NcclVersionText(NCCL_VERSION_CODE);
@@ -120,29 +117,6 @@ void NcclGroup::AllGather(std::span<const float* const> send, std::span<float* c
   ThrowIfFailed(ended, "ncclGroupEnd", comms_->comms[0]);
 }
 
-void NcclGroup::SendToNext(std::span<const uint8_t* const> send, std::span<uint8_t* const> receive, size_t bytes,
-                           std::span<const cudaStream_t> streams) {
-  const size_t count = comms_->comms.size();
-  ThrowIfFailed(Nccl().group_start(), "ncclGroupStart", nullptr);
-  ncclResult_t failed = ncclSuccess;
-  for (size_t i = 0; i < count && failed == ncclSuccess; ++i) {
-    const int next = static_cast<int>((i + 1) % count);
-    const int before = static_cast<int>((i + count - 1) % count);
-    if (send[i] != nullptr) failed = Nccl().send(send[i], bytes, ncclUint8, next, comms_->comms[i], streams[i]);
-    if (failed != ncclSuccess) break;
-    failed = Nccl().receive(receive[i], bytes, ncclUint8, before, comms_->comms[i], streams[i]);
-  }
-  const ncclResult_t ended = Nccl().group_end();
-  ThrowIfFailed(failed, "ncclSend or ncclRecv", comms_->comms[0]);
-  ThrowIfFailed(ended, "ncclGroupEnd", comms_->comms[0]);
-}
-
-void NcclGroup::Abort() {
-  // The last of these calls frees what all have, once what each had enqueued has ended.
-  for (ncclComm_t comm : comms_->comms) (void)Nccl().comm_abort(comm);
-  comms_->comms.clear();
-}
-
 void NcclGroup::Check() const {
   for (ncclComm_t comm : comms_->comms) {
     ncclResult_t state = ncclSuccess;
@@ -166,10 +140,7 @@ NcclGroup::NcclGroup(std::span<const int>) {
 NcclGroup::~NcclGroup() = default;
 void NcclGroup::AllGather(std::span<const float* const>, std::span<float* const>, size_t,
                           std::span<const cudaStream_t>) {}
-void NcclGroup::SendToNext(std::span<const uint8_t* const>, std::span<uint8_t* const>, size_t,
-                           std::span<const cudaStream_t>) {}
 void NcclGroup::Check() const {}
-void NcclGroup::Abort() {}
 
 #endif
 

@@ -45,17 +45,8 @@ class NcclGroup {
   // Async:  on the streams; may be recorded into graphs.
   void AllGather(std::span<const float* const> send, std::span<float* const> receive, size_t count,
                  std::span<const cudaStream_t> streams);
-  // A hop of a ring: what is at send[i] of device i goes to receive[i + 1] of the next, that of the last to the first;
-  // `bytes` each, of all devices in one group. send[i] null: device i sends nothing, and the next one waits for it.
-  // Errors: NcclError; some devices may then wait for others that never come: Abort.
-  // Async:  on the streams; kernels of different devices wait for each other.
-  void SendToNext(std::span<const uint8_t* const> send, std::span<uint8_t* const> receive, size_t bytes,
-                  std::span<const cudaStream_t> streams);
   // Errors: NcclError where a communicator failed since.
   void Check() const;
-  // Ends what was enqueued, also what waits for another device; nothing else may be called after it. Waits for that
-  // work, so nothing may have to end before it that is yet to be enqueued. Its streams may be waited for only after it.
-  void Abort();
 
  private:
   struct Comms;

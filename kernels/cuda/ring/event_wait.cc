@@ -7,36 +7,23 @@
 #include "kernels/cuda/base/cuda_check.h"
 
 namespace stoch::cuda {
-namespace {
 
-bool HasEnded(cudaError_t code) {
+bool HasPassed(cudaEvent_t event) {
+  const cudaError_t code = cudaEventQuery(event);
   if (code == cudaErrorNotReady) return false;
   STOCH_CUDA(code);
   return true;
 }
 
-template <typename F>
-bool PollFor(int64_t limit_ms, const F& has_ended) {
+bool WaitForEvent(cudaEvent_t event, int64_t limit_ms) {
   constexpr int kSpins = 200;
   constexpr auto kNap = std::chrono::microseconds(20);
   const auto begin = std::chrono::steady_clock::now();
-  for (int turn = 0; !has_ended(); ++turn) {
+  for (int turn = 0; !HasPassed(event); ++turn) {
     if (limit_ms >= 0 && std::chrono::steady_clock::now() - begin > std::chrono::milliseconds(limit_ms)) return false;
     if (turn >= kSpins) std::this_thread::sleep_for(kNap);
   }
   return true;
-}
-
-}  // namespace
-
-bool HasPassed(cudaEvent_t event) { return HasEnded(cudaEventQuery(event)); }
-
-bool WaitForEvent(cudaEvent_t event, int64_t limit_ms) {
-  return PollFor(limit_ms, [event] { return HasPassed(event); });
-}
-
-bool WaitForStream(cudaStream_t stream, int64_t limit_ms) {
-  return PollFor(limit_ms, [stream] { return HasEnded(cudaStreamQuery(stream)); });
 }
 
 }  // namespace stoch::cuda

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The host's polling for events and streams, with a time limit.
+// The host's polling for events, with a time limit.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,7 +12,5 @@ namespace stoch::cuda {
 bool HasPassed(cudaEvent_t event);
 // Waits for an event, `limit_ms` at most where that is not negative. False where the limit passes first.
 bool WaitForEvent(cudaEvent_t event, int64_t limit_ms);
-// Waits for all that was enqueued on a stream.
-bool WaitForStream(cudaStream_t stream, int64_t limit_ms);
 
 }  // namespace stoch::cuda

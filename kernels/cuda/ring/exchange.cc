@@ -32,7 +32,6 @@ void ForEvents(cudaEvent_t* first, size_t count, const F& f) {
 
 RingExchange::RingExchange(std::vector<DeviceContext*> contexts, bool direct) {
   ranks_.resize(contexts.size());
-  std::vector<cudaStream_t> streams;
   for (size_t i = 0; i < contexts.size(); ++i) {
     Rank& rank = ranks_[i];
     rank.ctx = contexts[i];
@@ -42,16 +41,9 @@ RingExchange::RingExchange(std::vector<DeviceContext*> contexts, bool direct) {
     int greatest = 0;
     STOCH_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     STOCH_CUDA(cudaStreamCreateWithPriority(&rank.stream, cudaStreamNonBlocking, greatest));
-    streams.push_back(rank.stream);
   }
-  HopFacts facts;
-  facts.has_peers = direct;
-  facts.nccl_problem = [&] {
-    nccl_ = std::make_unique<NcclHops>(contexts, streams);
-    return nccl_->Problem();
-  };
   try {
-    route_ = ChooseHopRoute(AskedHopRoute(), facts);
+    route_ = ChooseHopRoute(AskedHopRoute(), direct);
   } catch (const InvalidInput&) {
     Release();
     throw;
@@ -69,7 +61,7 @@ void RingExchange::MakeEvents() {
     ForEvents(rank.window_free, kAhead, make);
     ForEvents(rank.window_full, kAhead, make);
     for (cudaEvent_t* due : rank.due) ForEvents(due, hops, make);
-    // A copy to a peer ends on the stream of who sends it, any other hop on that of who receives it.
+    // A copy to a peer ends on the stream of who sends it, a hop through the host on that of who receives it.
     DeviceGuard ends(at(route_ == HopRoute::kPeer ? i : next(i)).ctx->device);
     make(&rank.unstaged);
     for (cudaEvent_t* arrived : rank.arrived) ForEvents(arrived, hops, make);
@@ -87,7 +79,6 @@ void RingExchange::Release() {
     } catch (const DeviceError&) {
     }
   }
-  nccl_.reset();
   for (Rank& rank : ranks_) {
     try {
       DeviceGuard guard(rank.ctx->device);
@@ -137,18 +128,15 @@ void RingExchange::MakeStaging(const RingRounds& rounds) {
 void RingExchange::Run(const RingRounds& rounds, const std::vector<std::array<uint8_t*, 2>>& slabs, RingProbe* probe) {
   const int64_t limit_ms = probe == nullptr ? RingProbe::kRingLimitMs : probe->limit_ms();
   if (route_ == HopRoute::kHost) MakeStaging(rounds);
-  if (nccl_ != nullptr) nccl_->Connect();
   Begin();
-  const auto finish = [&](int64_t round) {
-    Poll(rounds, round, limit_ms);
-    if (nccl_ != nullptr) Compute(rounds, round);
-  };
   for (int64_t round = 0; round < rounds.count; ++round) {
-    if (round >= kAhead) finish(round - kAhead);
+    if (round >= kAhead) Poll(rounds, round - kAhead, limit_ms);
     IssueRound(rounds, round, slabs, probe);
-    if (nccl_ == nullptr) Compute(rounds, round);
+    Compute(rounds, round);
   }
-  for (int64_t round = std::max<int64_t>(0, rounds.count - kAhead); round < rounds.count; ++round) finish(round);
+  for (int64_t round = std::max<int64_t>(0, rounds.count - kAhead); round < rounds.count; ++round) {
+    Poll(rounds, round, limit_ms);
+  }
 }
 
 void RingExchange::IssueRound(const RingRounds& rounds, int64_t round,
@@ -169,8 +157,7 @@ void RingExchange::IssueRound(const RingRounds& rounds, int64_t round,
       DeviceGuard guard(rank.ctx->device);
       STOCH_CUDA(cudaEventRecord(rank.slab_free, rank.stream));
     }
-    if (nccl_ != nullptr) SendByNccl(rounds, round, hop, slabs, probe);
-    for (int rank = 0; rank < ranks() && nccl_ == nullptr; ++rank) {
+    for (int rank = 0; rank < ranks(); ++rank) {
       const RingHop sent = HopFrom(rounds, round, rank, hop);
       if (probe != nullptr && !MaySend(*probe, sent, rounds.heads(round))) {
         const int64_t limit_ms = probe->limit_ms();
@@ -222,28 +209,6 @@ void RingExchange::Send(int index, int hop, int64_t round, const uint8_t* from, 
   STOCH_CUDA(cudaEventRecord(arrived, other.stream));
 }
 
-// A hop that the probe refuses is left out of the group: the next device waits for it in earnest, until the host gives up.
-void RingExchange::SendByNccl(const RingRounds& rounds, int64_t round, int hop,
-                              const std::vector<std::array<uint8_t*, 2>>& slabs, RingProbe* probe) {
-  std::vector<const uint8_t*> from(ranks_.size());
-  std::vector<uint8_t*> to(ranks_.size());
-  for (int rank = 0; rank < ranks(); ++rank) {
-    const auto index = static_cast<size_t>(rank);
-    const bool may = probe == nullptr || MaySend(*probe, HopFrom(rounds, round, rank, hop), rounds.heads(round));
-    from[index] = may ? slabs[index][static_cast<size_t>((hop - 1) % 2)] : nullptr;
-    to[index] = slabs[index][static_cast<size_t>(hop % 2)];
-    DeviceGuard guard(at(rank).ctx->device);
-    STOCH_CUDA(cudaEventRecord(at(rank).due[round % kAhead][hop - 1], at(rank).stream));
-  }
-  nccl_->Send(from, to, static_cast<size_t>(rounds.bytes(round)));
-  for (int rank = 0; rank < ranks(); ++rank) {
-    DeviceGuard guard(at(rank).ctx->device);
-    STOCH_CUDA(cudaEventRecord(at(before(rank)).arrived[round % kAhead][hop - 1], at(rank).stream));
-  }
-  // It is shown next, from streams that are waited for.
-  if (probe != nullptr) AwaitHop(rounds, round, hop, probe->limit_ms());
-}
-
 void RingExchange::Show(RingProbe& probe, RingHop hop, int64_t heads, int rank, const uint8_t* slab, int64_t bytes) {
   std::vector<uint8_t> host(static_cast<size_t>(bytes));
   STOCH_CUDA(cudaMemcpyAsync(host.data(), slab, host.size(), cudaMemcpyDeviceToHost, at(rank).stream));
@@ -264,29 +229,13 @@ void RingExchange::Compute(const RingRounds& rounds, int64_t round) {
 }
 
 void RingExchange::Poll(const RingRounds& rounds, int64_t round, int64_t limit_ms) {
-  for (int hop = 1; hop < ranks(); ++hop) AwaitHop(rounds, round, hop, limit_ms);
-}
-
-void RingExchange::AwaitHop(const RingRounds& rounds, int64_t round, int hop, int64_t limit_ms) {
-  for (int rank = 0; rank < ranks(); ++rank) {
-    (void)WaitForEvent(at(rank).due[round % kAhead][hop - 1], -1);
-    if (nccl_ != nullptr) (void)WaitForEvent(at(next(rank)).due[round % kAhead][hop - 1], -1);
-    if (WaitForEvent(at(rank).arrived[round % kAhead][hop - 1], limit_ms)) continue;
-    GiveUp(HopFrom(rounds, round, rank, hop), limit_ms);
+  for (int hop = 1; hop < ranks(); ++hop) {
+    for (int rank = 0; rank < ranks(); ++rank) {
+      (void)WaitForEvent(at(rank).due[round % kAhead][hop - 1], -1);
+      if (WaitForEvent(at(rank).arrived[round % kAhead][hop - 1], limit_ms)) continue;
+      throw MakeLostHop(HopFrom(rounds, round, rank, hop), "did not arrive", limit_ms);
+    }
   }
-}
-
-void RingExchange::GiveUp(const RingHop& lost, int64_t limit_ms) {
-  const LostHop error = MakeLostHop(lost, "did not arrive", limit_ms);
-  if (nccl_ == nullptr) throw error;
-  const std::string failure = nccl_->Abort();
-  for (const Rank& rank : ranks_) {
-    if (WaitForStream(rank.stream, RingProbe::kRingLimitMs)) continue;
-    throw DeviceError(std::string(error.what()) + ", and what waited for it on " + DeviceName(rank.ctx->device) +
-                      " does not end");
-  }
-  if (failure.empty()) throw error;
-  throw LostHop(std::string(error.what()) + ": " + failure, lost);
 }
 
 }  // namespace stoch::cuda

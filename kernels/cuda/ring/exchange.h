@@ -7,12 +7,10 @@
 #include <array>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <vector>
 
 #include "kernels/base/buffer.h"
 #include "kernels/cuda/ring/hop_route.h"
-#include "kernels/cuda/ring/nccl_hops.h"
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/ring.h"
 
@@ -33,25 +31,11 @@ struct RingRounds {
   std::function<void(int rank, int64_t round)> compute;
 };
 
-// Blocks travel on streams of their own, by copies and no kernel that waits, or by NCCL (hop_route.h says who decides). No
-// deadlock by construction: a stream waits only for events that were recorded before the wait was issued. The host is at
-// most two rounds ahead of the hops; it polls for each of them, and its limit counts from when the hop was due.
+// Blocks travel on streams of their own, by copies and no kernel that waits. No deadlock by construction: a stream waits only
+// for events that were recorded before the wait was issued. The host is at most two rounds ahead of the hops; it polls for
+// each of them, and its limit counts from when the hop was due.
 //
-// Three routes. Where GPUs reach each other's memory a hop is one copy. By NCCL it is a send and a receive of every
-// device in one group. Elsewhere it goes through pinned memory of the host.
-//
-// NCCL's kernels wait for each other on different GPUs, each with some of its blocks on SMs. No deadlock either, since
-// on every GPU they are the only ones that wait for anything that is not on that GPU:
-// - Hops of a device are on one stream, so one of its NCCL kernels runs at a time; all those of a hop are launched
-//   together, whatever they wait for was enqueued before, and hops have the same order on all devices.
-// - They begin when all that the device's own stream had to do has ended (Begin), and the host has seen all of them end
-//   before Run returns. So kernels with a barrier of their grid, gathers and other NCCL kernels of the device's own
-//   stream come before or after them.
-// - At the same time run only packing, unpacking and the attention of windows, whose blocks wait for none but those of
-//   their own cluster (AttentionShape::alone is false): they end whatever else is on the GPU, and leave their SMs to
-//   NCCL's.
-// By NCCL a round is computed with once the host has seen its hops: nothing works with what did not arrive. A hop that
-// is late is given up by aborting the communicators, before any stream is waited for; the next call makes new ones.
+// Two routes. Where GPUs reach each other's memory a hop is one copy; elsewhere it goes through pinned memory of the host.
 class RingExchange {
  public:
   // Requires: contexts that outlive this, on distinct devices; `direct`: all reach each other.
@@ -62,8 +46,7 @@ class RingExchange {
   RingExchange& operator=(const RingExchange&) = delete;
 
   // slabs[i]: two of rank i, as large as a block. What was enqueued before on the devices' streams comes first.
-  // Errors: LostHop, and what was enqueued by then still runs; NcclError. DeviceError where a hop that was given up does not
-  // end.
+  // Errors: LostHop, and what was enqueued by then still runs.
   void Run(const RingRounds& rounds, const std::vector<std::array<uint8_t*, 2>>& slabs, RingProbe* probe);
 
  private:
@@ -90,25 +73,19 @@ class RingExchange {
   RingHop HopFrom(const RingRounds& rounds, int64_t round, int rank, int hop);
 
   void MakeEvents();
-  void Release();  // streams, events, communicators
+  void Release();  // streams, events
   void MakeStaging(const RingRounds& rounds);
   void Begin();
   void IssueRound(const RingRounds& rounds, int64_t round, const std::vector<std::array<uint8_t*, 2>>& slabs,
                   RingProbe* probe);
   void Send(int rank, int hop, int64_t round, const uint8_t* from, uint8_t* to, int64_t bytes);
-  // A hop of all ranks, but for those whose sending the probe refuses.
-  void SendByNccl(const RingRounds& rounds, int64_t round, int hop, const std::vector<std::array<uint8_t*, 2>>& slabs,
-                  RingProbe* probe);
   void Show(RingProbe& probe, RingHop hop, int64_t heads, int rank, const uint8_t* slab, int64_t bytes);
   void Compute(const RingRounds& rounds, int64_t round);
   // Waits until all hops of a round have arrived.
   void Poll(const RingRounds& rounds, int64_t round, int64_t limit_ms);
-  void AwaitHop(const RingRounds& rounds, int64_t round, int hop, int64_t limit_ms);
-  [[noreturn]] void GiveUp(const RingHop& lost, int64_t limit_ms);
 
   std::vector<Rank> ranks_;
   HopRoute route_ = HopRoute::kPeer;
-  std::unique_ptr<NcclHops> nccl_;  // null where hops are copies
 };
 
 }  // namespace stoch::cuda

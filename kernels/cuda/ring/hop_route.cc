@@ -10,7 +10,7 @@ namespace stoch::cuda {
 namespace {
 
 constexpr const char* kVariable = "STOCH_RING_ROUTE";
-constexpr std::array kRoutes = {HopRoute::kPeer, HopRoute::kNccl, HopRoute::kHost};
+constexpr std::array kRoutes = {HopRoute::kPeer, HopRoute::kHost};
 
 [[noreturn]] void Refuse(std::string_view asked, const std::string& why) {
   throw InvalidInput(std::string(kVariable) + "=" + std::string(asked) + ": " + why);
@@ -20,7 +20,7 @@ HopRoute RouteOf(std::string_view name) {
   for (const HopRoute route : kRoutes) {
     if (HopRouteName(route) == name) return route;
   }
-  Refuse(name, "expected peer, nccl or host");
+  Refuse(name, "expected peer or host");
 }
 
 }  // namespace
@@ -28,25 +28,16 @@ HopRoute RouteOf(std::string_view name) {
 std::string_view HopRouteName(HopRoute route) {
   switch (route) {
     case HopRoute::kPeer: return "peer";
-    case HopRoute::kNccl: return "nccl";
     case HopRoute::kHost: return "host";
   }
   return "";
 }
 
-HopRoute ChooseHopRoute(std::string_view asked, const HopFacts& facts) {
-  if (asked.empty()) return facts.has_peers ? HopRoute::kPeer : HopRoute::kHost;
+HopRoute ChooseHopRoute(std::string_view asked, bool has_peers) {
+  if (asked.empty()) return has_peers ? HopRoute::kPeer : HopRoute::kHost;
   const HopRoute route = RouteOf(asked);
-  switch (route) {
-    case HopRoute::kPeer:
-      if (!facts.has_peers) {
-        Refuse(asked, "these GPUs do not reach each other's memory, or NCCL_P2P_DISABLE=1 is set");
-      }
-      break;
-    case HopRoute::kNccl:
-      if (const std::string problem = facts.nccl_problem(); !problem.empty()) Refuse(asked, problem);
-      break;
-    case HopRoute::kHost: break;
+  if (route == HopRoute::kPeer && !has_peers) {
+    Refuse(asked, "these GPUs do not reach each other's memory, or NCCL_P2P_DISABLE=1 is set");
   }
   return route;
 }

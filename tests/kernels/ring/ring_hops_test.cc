@@ -56,7 +56,6 @@ class LosingProbe final : public RingProbe {
   int64_t kv_head_;
 };
 
-// What waits for a hop by NCCL waits on the GPU, and only aborting the communicators ends it.
 TEST_P(RingHopRoute, GivesUpLostHopsAndGoesOn) {
   STOCH_OPEN_RING_OR_SKIP(gpu, kRingGpus);
   STOCH_NEED_HOP_ROUTE(gpu, GetParam());
@@ -89,10 +88,7 @@ TEST(RingAttention, HopsThatTheGpusDoNotHaveAreRefused) {
     ring.Prepare(20, 0);
     ring.Run();
   };
-  ExpectInvalid([&] { run_as("nvlink"); }, {"STOCH_RING_ROUTE=nvlink: expected peer, nccl or host"});
-  if (gpu->links().front().detail == "the same GPU") {
-    ExpectInvalid([&] { run_as("nccl"); }, {"STOCH_RING_ROUTE=nccl: NCCL takes no GPU twice"});
-  }
+  ExpectInvalid([&] { run_as("nvlink"); }, {"STOCH_RING_ROUTE=nvlink: expected peer or host"});
   const ScopedVariable off("NCCL_P2P_DISABLE", "1");
   ExpectInvalid([&] { run_as("peer"); }, {"STOCH_RING_ROUTE=peer: these GPUs do not reach each other's memory"});
 }
