@@ -349,6 +349,13 @@ KvCacheSpec::Products ScPlan::Attention(int layer) {
           Extras(layer, kQk, sc_.at(layer, kQk)), Extras(layer, kAv, sc_.at(layer, kAv))};
 }
 
+std::vector<KvCacheSpec::Products> ScPlan::AttentionLayers(int first, int count) {
+  std::vector<KvCacheSpec::Products> layers;
+  if (!has_attention_layers()) return layers;
+  for (int layer = first; layer < first + count; ++layer) layers.push_back(Attention(layer));
+  return layers;
+}
+
 std::vector<float> ScPlan::QkSmooth(int layer) const {
   if (sc_.files.smooth == nullptr || sc_.attention == AttentionMode::kExact) return {};
   const auto found = sc_.files.smooth->scales.find(std::to_string(layer) + ".qk");

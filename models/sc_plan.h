@@ -34,12 +34,14 @@ class ScPlan {
   KvCacheSpec::Products Attention(int layer);
   // What rebalances q and k of a layer after RoPE, [kv_heads][head_dim]; empty: nothing, or attention is not in SC.
   std::vector<float> QkSmooth(int layer) const;
-  // Whether a layer's attention is not as every other's.
-  bool has_attention_layers() const;
+  // Those of layers [first, first + count), for a cache of them; none where all layers of the model are alike.
+  std::vector<KvCacheSpec::Products> AttentionLayers(int first, int count);
   // The configuration of an operator with its longest stream.
   ScConfig Config(int layer, ScOperatorId id) const;
 
  private:
+  // Whether a layer's attention is not as every other's.
+  bool has_attention_layers() const;
   const MpBucket* Bucket(const std::map<std::string, MpBucket>& buckets, int64_t count, int layer, std::string_view op,
                          std::string* key) const;
   std::shared_ptr<const ScLengthRule> Rule(int layer, ScOperatorId id, const ScConfig& op, int64_t channels) const;

@@ -96,15 +96,13 @@ int64_t CudaBackend::LinearScratchBytes(const LinearSpec& spec, std::span<const 
 }
 
 int64_t CudaBackend::AttentionScratchBytes(const KvCacheSpec& spec, int num_heads, const PassLimits& limits) const {
-  const AttentionShape shape = MakeAttentionShape(spec, num_heads);
-  const AttentionLimits attention{limits.max_rows, limits.max_sequences,
-                                  limits.max_pages_per_sequence * spec.page_tokens};
+  const AttentionLayers layers = MakeAttentionLayers(spec, num_heads);
   int64_t most = 0;
   for (const auto& entry : per_device_) {
     const GpuTraits& gpu = entry->context.traits;
-    most = std::max(most, spec.stripes > 1 ? RingWorkspaceBytes(gpu, spec, num_heads, limits)
-                                           : stoch::AttentionScratchBytes(gpu, shape, attention));
-    most = std::max(most, MixedAttentionScratchBytes(gpu, spec, num_heads, attention));
+    most =
+        std::max(most, spec.stripes > 1 ? RingWorkspaceBytes(gpu, spec, num_heads, limits)
+                                        : stoch::AttentionScratchBytes(gpu, layers, MakeAttentionLimits(spec, limits)));
   }
   return static_cast<int64_t>(Workspace::BlockBytes(static_cast<size_t>(most)));
 }
@@ -124,7 +122,7 @@ std::string CudaBackend::LinearKernel(const LinearSpec& spec, std::span<const in
 
 std::string CudaBackend::AttentionKernel(const KvCacheSpec& spec, int num_heads, int64_t tokens, bool is_prompt,
                                          int64_t segment) const {
-  return AttentionRoutes(per_device_.front()->context.traits, MakeAttentionShape(spec, num_heads), tokens, is_prompt,
+  return AttentionRoutes(per_device_.front()->context.traits, MakeAttentionLayers(spec, num_heads), tokens, is_prompt,
                          segment);
 }
 

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "models/decoder/weights.h"
+#include "models/operator_group.h"
 #include "models/sc_plan.h"
 
 namespace stoch {
@@ -91,61 +91,40 @@ WorkspaceSizes MakeWorkspaceSizes(const DecoderConfig& config, const PassShape& 
 
 namespace {
 
-// Matrices that multiply the same activations, on one device.
-struct LinearShape {
-  ScOperatorId id;
-  std::string op;
-  std::vector<int64_t> out_features;
-  int64_t in_features = 0;
-};
+std::vector<ScOperatorId> OperatorsOf(std::span<const BlockLinear> linears) {
+  std::vector<ScOperatorId> ids;
+  for (const BlockLinear& linear : linears) ids.push_back(OperatorOf(linear.id));
+  return ids;
+}
 
-std::vector<LinearShape> ShapesOf(const DecoderConfig& config, const DecoderShard& shard, bool has_head) {
-  std::vector<LinearShape> shapes;
+std::vector<OperatorGroup> OperatorGroups(const DecoderConfig& config, const DecoderShard& shard, bool has_head) {
+  std::vector<OperatorGroup> groups;
   for (const BlockGroup group : kBlockGroups) {
     const auto linears = LinearsOf(*config.architecture, group);
     if (!linears.front().expert.empty() && !config.HasDenseLayers()) continue;
-    LinearShape shape{
-        OperatorOf(linears.front().id), std::string(GroupName(group)), {}, SizeOf(config, linears.front().in)};
+    OperatorGroup own{OperatorsOf(linears), std::string(GroupName(group)), {}, SizeOf(config, linears.front().in)};
     for (const BlockLinear& linear : linears) {
-      shape.out_features.push_back(RangeOf(config, shard, linear.out).size());
+      own.out_features.push_back(RangeOf(config, shard, linear.out).size());
     }
-    shapes.push_back(std::move(shape));
+    groups.push_back(std::move(own));
   }
-  if (has_head) shapes.push_back({ScOperatorId::kLmHead, "lm_head", {shard.vocab.size()}, config.hidden_size});
-  std::erase_if(shapes, [](const LinearShape& linear) {
-    return std::all_of(linear.out_features.begin(), linear.out_features.end(), [](int64_t rows) { return rows == 0; });
+  if (has_head) groups.push_back({{ScOperatorId::kLmHead}, "lm_head", {shard.vocab.size()}, config.hidden_size});
+  std::erase_if(groups, [](const OperatorGroup& one) {
+    return std::all_of(one.out_features.begin(), one.out_features.end(), [](int64_t rows) { return rows == 0; });
   });
-  return shapes;
+  return groups;
 }
 
-// Specifications by operator; most models have one for all linears, and its tables take a while.
-class Specs {
- public:
-  Specs(Precision precision, const ScModelConfig& sc) : precision_(precision), sc_(sc) {}
-  LinearSpec Of(ScOperatorId id) {
-    if (precision_ != Precision::kSc) {
-      return id == ScOperatorId::kLmHead ? HeadOf(precision_) : LinearSpec{precision_, nullptr};
-    }
-    if (id == ScOperatorId::kLmHead && !sc_.sc_lm_head) return ExactHead();
-    LinearSpec spec{precision_, nullptr};
-    auto found = std::find_if(operators_.begin(), operators_.end(),
-                              [&](const auto& entry) { return entry.first == sc_.at(id); });
-    if (found == operators_.end()) found = operators_.insert(found, {sc_.at(id), MakeScOperator(sc_.at(id))});
-    spec.sc = found->second;
-    return spec;
-  }
-
- private:
-  Precision precision_;
-  const ScModelConfig& sc_;
-  std::vector<std::pair<ScConfig, ScOperatorPtr>> operators_;
-};
-
-KvCacheSpec OneLayerSpec(const DecoderConfig& config, Precision precision, const ScModelConfig& sc,
-                         const DecoderShard& shard) {
+// A page of the cache of one device, with what every layer has where they differ.
+KvCacheSpec CacheOfPage(const DecoderConfig& config, Precision precision, const ScModelConfig& sc,
+                        const DecoderShard& shard) {
   KvCacheSpec spec = MakeKvCacheSpec(config, precision, sc, 1, 1);
   spec.num_kv_heads = static_cast<int>(shard.kv_heads.size());
   spec.stripes = shard.stripe.count;
+  if (spec.mode == AttentionMode::kExact) return spec;
+  const auto layers = static_cast<int>(config.num_hidden_layers);
+  spec.layers = ScPlan(sc, config).AttentionLayers(0, layers);
+  if (!spec.layers.empty()) spec.num_layers = layers;
   return spec;
 }
 
@@ -158,7 +137,8 @@ int64_t LongestSegment(Precision precision, const ScModelConfig& sc) {
 }
 
 // Of layers with experts: the router, and the experts' matrices over every row that they take.
-int64_t ExpertScratchBytes(const DecoderConfig& config, Specs& specs, const PassShape& shape, const Backend& backend) {
+int64_t ExpertScratchBytes(const DecoderConfig& config, Precision precision, const ScModelConfig& sc,
+                           const PassShape& shape, const Backend& backend) {
   const int64_t experts[] = {config.num_experts};
   int64_t most = backend.LinearScratchBytes({Precision::kFp32, nullptr}, experts, config.hidden_size, shape.max_rows);
   for (const BlockGroup group : kBlockGroups) {
@@ -166,8 +146,11 @@ int64_t ExpertScratchBytes(const DecoderConfig& config, Specs& specs, const Pass
     if (linears.front().expert.empty()) continue;
     // The experts of a row share it, until each has made one of its own.
     const int64_t rows = shape.max_rows * (group == BlockGroup::kDown ? config.num_experts_per_tok : 1);
-    most = std::max(most, backend.ExpertScratchBytes(specs.Of(OperatorOf(linears.front().id)),
-                                                     SizeOf(config, ExpertAxis(linears.front().in)), rows));
+    const int64_t in_features = SizeOf(config, ExpertAxis(linears.front().in));
+    const ScOperatorId first[] = {OperatorOf(linears.front().id)};
+    for (const std::vector<LinearSpec>& layer : LayerSpecs(config, precision, sc, first)) {
+      most = std::max(most, backend.ExpertScratchBytes(layer.front(), in_features, rows));
+    }
   }
   return most;
 }
@@ -178,23 +161,22 @@ int64_t RingBytes(const DecoderConfig& config, Precision precision, const ScMode
                   const Backend& backend, const DecoderShard& shard) {
   if (shard.stripe.count == 1 || shard.kv_heads.empty()) return 0;
   const PassLimits limits{shape.max_rows, shape.max_sequences, PagesOf(shape.context)};
-  return backend.RingScratchBytes(OneLayerSpec(config, precision, sc, shard), static_cast<int>(shard.heads.size()),
+  return backend.RingScratchBytes(CacheOfPage(config, precision, sc, shard), static_cast<int>(shard.heads.size()),
                                   limits);
 }
 
 int64_t ScratchBytes(const DecoderConfig& config, Precision precision, const ScModelConfig& sc, const PassShape& whole,
                      const Backend& backend, const DecoderShard& shard, bool has_head) {
   const PassShape shape = ShapeOn(whole, shard);
-  Specs specs(precision, sc);
   int64_t most = 0;
-  for (const LinearShape& linear : ShapesOf(config, shard, has_head)) {
-    const int64_t tokens = linear.id == ScOperatorId::kLmHead ? shape.max_logit_rows : shape.max_rows;
-    most = std::max(most,
-                    backend.LinearScratchBytes(specs.Of(linear.id), linear.out_features, linear.in_features, tokens));
+  for (const OperatorGroup& group : OperatorGroups(config, shard, has_head)) {
+    const bool is_head = group.ids.front() == ScOperatorId::kLmHead;
+    const int64_t tokens = is_head ? shape.max_logit_rows : shape.max_rows;
+    most = std::max(most, GroupScratchBytes(group, LayerSpecs(config, precision, sc, group.ids), tokens, backend));
   }
-  if (config.HasExperts()) most = std::max(most, ExpertScratchBytes(config, specs, shape, backend));
+  if (config.HasExperts()) most = std::max(most, ExpertScratchBytes(config, precision, sc, shape, backend));
   if (!shard.heads.empty() && !shard.kv_heads.empty()) {
-    most = std::max(most, backend.AttentionScratchBytes(OneLayerSpec(config, precision, sc, shard),
+    most = std::max(most, backend.AttentionScratchBytes(CacheOfPage(config, precision, sc, shard),
                                                         static_cast<int>(shard.heads.size()),
                                                         {shape.max_rows, shape.max_sequences, PagesOf(shape.context)}));
   }
@@ -204,18 +186,16 @@ int64_t ScratchBytes(const DecoderConfig& config, Precision precision, const ScM
 std::vector<OperatorKernels> KernelsOf(const DecoderConfig& config, Precision precision, const ScModelConfig& sc,
                                        const Backend& backend, const DecoderShard& shard,
                                        std::span<const int64_t> tokens) {
-  Specs specs(precision, sc);
   std::vector<OperatorKernels> result;
-  for (const LinearShape& linear : ShapesOf(config, shard, true)) {
-    OperatorKernels& row = result.emplace_back(OperatorKernels{linear.op, {}});
-    for (const int64_t count : tokens) {
-      row.kernels.push_back(backend.LinearKernel(specs.Of(linear.id), linear.out_features, linear.in_features, count));
-    }
-    if (linear.id != ScOperatorId::kQProj) continue;
+  for (const OperatorGroup& group : OperatorGroups(config, shard, true)) {
+    const std::vector<std::vector<LinearSpec>> layers = LayerSpecs(config, precision, sc, group.ids);
+    OperatorKernels& row = result.emplace_back(OperatorKernels{group.op, {}});
+    for (const int64_t count : tokens) row.kernels.push_back(GroupKernels(group, layers, count, backend));
+    if (group.ids.front() != ScOperatorId::kQProj) continue;
     OperatorKernels& attention = result.emplace_back(OperatorKernels{"attention", {}});
+    const KvCacheSpec cache = CacheOfPage(config, precision, sc, shard);
     for (const int64_t count : tokens) {
-      attention.kernels.push_back(backend.AttentionKernel(OneLayerSpec(config, precision, sc, shard),
-                                                          static_cast<int>(shard.heads.size()), count,
+      attention.kernels.push_back(backend.AttentionKernel(cache, static_cast<int>(shard.heads.size()), count,
                                                           count > kStepTokens, LongestSegment(precision, sc)));
     }
   }
@@ -259,13 +239,15 @@ class ShardPlanner {
   }
 
  private:
-  bool IsSc(ScOperatorId id) const {
-    return precision_ == Precision::kSc && (id != ScOperatorId::kLmHead || sc_.sc_lm_head);
+  // layer: -1 of the LM head.
+  bool IsSc(int64_t layer, ScOperatorId id) const {
+    return precision_ == Precision::kSc && (id != ScOperatorId::kLmHead || sc_.sc_lm_head) &&
+           sc_.at(static_cast<int>(layer), id).arith != ScArith::kFp;
   }
 
-  MemoryBytes MatrixBytes(const DeviceMatrix& matrix) const {
+  MemoryBytes MatrixBytes(int64_t layer, const DeviceMatrix& matrix) const {
     const int64_t wanted = matrix.wanted.size();
-    if (IsSc(matrix.id)) return ScBytes(wanted, matrix.cols, sc_.at(matrix.id));
+    if (IsSc(layer, matrix.id)) return ScBytes(wanted, matrix.cols, sc_.at(static_cast<int>(layer), matrix.id));
     MemoryBytes bytes;
     const WeightSource source = SliceRows(files_.weights->Matrix(matrix.tensor, matrix.rows, matrix.cols), 0, wanted);
     bytes.weights = ExactBytes(backend_, source, precision_);
@@ -285,7 +267,7 @@ class ShardPlanner {
   int64_t AddGroup(int64_t layer, std::span<const BlockLinear> linears, int64_t expert, MemoryBytes* to) const {
     int64_t bytes = 0;
     for (const DeviceMatrix& matrix : BlockMatrices(config_, shard_, layer, linears, expert)) {
-      const MemoryBytes part = MatrixBytes(matrix);
+      const MemoryBytes part = MatrixBytes(layer, matrix);
       *to += part;
       bytes += part.weights + part.scales;
     }
@@ -333,10 +315,10 @@ class ShardPlanner {
   MemoryBytes HeadBytes() {
     const int64_t hidden = config_.hidden_size;
     MemoryBytes head =
-        MatrixBytes({ScOperatorId::kLmHead, HeadTensor(files_), config_.vocab_size, hidden, shard_.vocab});
+        MatrixBytes(-1, {ScOperatorId::kLmHead, HeadTensor(files_), config_.vocab_size, hidden, shard_.vocab});
     const int64_t bytes = head.weights + head.scales;
     plan_.decode_stream_bytes += bytes;
-    const bool is_fixed = !IsSc(ScOperatorId::kLmHead) && head.scales > 0;
+    const bool is_fixed = !IsSc(-1, ScOperatorId::kLmHead) && head.scales > 0;
     const int64_t screen = is_fixed ? backend_.ScreenBytes(shard_.vocab.size(), hidden) : 0;
     head.weights += backend_.AllocatedBytes(bytes + screen) - bytes + hidden * 4;
     return head;
@@ -345,7 +327,7 @@ class ShardPlanner {
   // The embedding of the first device of a layer; a tied exact head is the embedding, unless it is in pieces.
   MemoryBytes EmbeddingBytes() const {
     MemoryBytes embedding;
-    const bool is_head = SharesHead(config_, sharers_ > 1 || shard_.stripe.index > 0, IsSc(ScOperatorId::kLmHead));
+    const bool is_head = SharesHead(config_, sharers_ > 1 || shard_.stripe.index > 0, IsSc(-1, ScOperatorId::kLmHead));
     if (is_head || index_ % sharers_ != 0) return embedding;
     (backend_.keeps_embedding_on_host() ? embedding.host : embedding.embedding) =
         ExactBytes(backend_, files_.weights->Matrix(EmbeddingTensor(files_), config_.vocab_size, config_.hidden_size),

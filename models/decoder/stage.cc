@@ -53,14 +53,12 @@ DecoderStage::DecoderStage(Backend& backend, const DecoderConfig& config, const 
       ScPlan plan(options.sc, config);
       CheckBackend(backend, {Precision::kSc, spec.qk}, "qk");
       CheckBackend(backend, {Precision::kSc, spec.av}, "av");
-      if (plan.has_attention_layers() && !backend.has_extras()) CheckBackend(backend, {Precision::kSc, nullptr}, "qk");
-      if (plan.has_attention_layers()) {
-        for (int layer = 0; layer < role.num_layers; ++layer) {
-          spec.layers.push_back(plan.Attention(role.first_layer + layer));
-          CheckBackend(backend, {Precision::kSc, spec.layers.back().qk}, "qk");
-          CheckBackend(backend, {Precision::kSc, spec.layers.back().av}, "av");
-          if (shards.size() > 1) CheckHeadsAlone(spec.layers.back());
-        }
+      spec.layers = plan.AttentionLayers(role.first_layer, role.num_layers);
+      if (!spec.layers.empty() && !backend.has_extras()) CheckBackend(backend, {Precision::kSc, nullptr}, "qk");
+      for (const KvCacheSpec::Products& layer : spec.layers) {
+        CheckBackend(backend, {Precision::kSc, layer.qk}, "qk");
+        CheckBackend(backend, {Precision::kSc, layer.av}, "av");
+        if (shards.size() > 1) CheckHeadsAlone(layer);
       }
     }
     part.cache = backend.MakeKvCache(part.shard.device, spec);

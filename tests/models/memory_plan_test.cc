@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -112,6 +114,84 @@ TEST(MemoryPlan, DealtPositionsDivideCacheAndWorkspace) {
       }
     }
   }
+}
+
+// One bucket for every operator: rows at 128 cycles or 64.
+std::shared_ptr<const MpFile> RowsAtTwoLengths() {
+  auto mp = std::make_shared<MpFile>();
+  mp->name = "mp.json";
+  mp->levels = {128, 64};
+  for (int i = 0; i < kNumScOperators; ++i) {
+    MpBucket& bucket = mp->operator_defaults[std::string(ScOperatorName(static_cast<ScOperatorId>(i)))];
+    bucket.thresholds = {0.5};
+    bucket.metric_lo = 0.0;
+    bucket.metric_hi = 10.0;
+  }
+  return mp;
+}
+
+PassShape ShapeOfRows(int64_t rows) {
+  PassShape shape;
+  shape.context = shape.kv_tokens = 8192;
+  shape.max_rows = rows;
+  shape.max_sequences = 8;
+  shape.max_logit_rows = 1;
+  return shape;
+}
+
+// Kernels and scratch are those of what is loaded: lengths of rows, and settings that some layers have.
+TEST(MemoryPlan, SeesWhatEveryLayerRuns) {
+  const test::PlannedGpu gpu(OpenBackend("cpu", {}, nullptr), test::H200());
+  const DecoderConfig config = NamedDecoderConfig("llama-3.1-8b");
+  const Device device;
+  const DecoderShard shard = DivideRows(config, {&device, 1}).front();
+  const auto kernels = [&](const ScModelConfig& sc) {
+    std::map<std::string, std::string> by_op;
+    for (const int64_t tokens : {1, 512}) {
+      for (const OperatorKernels& row : KernelsOf(config, Precision::kSc, sc, gpu, shard, {&tokens, 1})) {
+        by_op[row.op + ' ' + std::to_string(tokens)] = row.kernels.front();
+      }
+    }
+    return by_op;
+  };
+  const auto scratch = [&](const ScModelConfig& sc, int64_t rows) {
+    return ScratchBytes(config, Precision::kSc, sc, ShapeOfRows(rows), gpu, shard, true);
+  };
+  const ScModelConfig uniform = HalvedScModelConfig();
+  auto seen = kernels(uniform);
+  EXPECT_EQ(seen["qkv_proj 1"], "decode x1");
+  EXPECT_EQ(seen["qkv_proj 512"], "prefill-wgmma x192");
+  EXPECT_EQ(seen["attention 512"], "wide-tiles");
+
+  ScModelConfig mixed = uniform;
+  mixed.files.mp = RowsAtTwoLengths();
+  seen = kernels(mixed);
+  EXPECT_EQ(seen["qkv_proj 1"], "mixed decode x1");
+  EXPECT_EQ(seen["qkv_proj 512"], "mixed prefill-wgmma by group x192");
+  EXPECT_EQ(seen["lm_head 1"], kernels(uniform)["lm_head 1"]);  // it has no lengths
+  EXPECT_EQ(seen["attention 1"], "mixed-rows fresh");
+  EXPECT_EQ(seen["attention 512"], "mixed-wide-tiles");
+  for (const int64_t rows : {8, 512}) EXPECT_GT(scratch(mixed, rows), scratch(uniform, rows)) << rows;
+
+  const ScModelConfig own =
+      ParseScModelConfig(std::vector<std::string>{"3.q_proj.arith=fp", "5.qk.arith=int8", "5.av.arith=int8"});
+  seen = kernels(own);
+  EXPECT_EQ(seen["qkv_proj 1"], "decode x1; exact vector x1");
+  EXPECT_EQ(seen["o_proj 1"], "decode x1");
+  EXPECT_EQ(seen["attention 512"], "tiles; mixed-plain");
+}
+
+// Bytes of a layer are those of its own settings.
+TEST(MemoryPlan, CountsExactMatricesOfALayer) {
+  const test::PlannedGpu gpu(OpenBackend("cpu", {}, nullptr), test::H200());
+  const ModelFiles files = OpenModelFiles("random:llama-3.2-1b");
+  const MemoryPlan all = PlanMemory(files, Precision::kSc, HalvedScModelConfig(), ShapeOfRows(8), gpu);
+  const ScModelConfig own = ParseScModelConfig(std::vector<std::string>{"3.down_proj.arith=fp"});
+  const MemoryPlan one = PlanMemory(files, Precision::kSc, own, ShapeOfRows(8), gpu);
+  const int64_t numbers = files.config.hidden_size * files.config.intermediate_size;
+  EXPECT_EQ(one.layers[2].weights, all.layers[2].weights);
+  EXPECT_GE(one.layers[3].weights, all.layers[3].weights + numbers);  // of two bytes or four instead of one
+  EXPECT_LT(one.layers[3].scales, all.layers[3].scales);
 }
 
 }  // namespace

@@ -5,29 +5,36 @@
 #include <algorithm>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "kernels/plan/attention/plan.h"
 #include "kernels/plan/attention/ring.h"
-#include "kernels/plan/linear/sc.h"
+#include "kernels/plan/linear/plan.h"
 #include "kernels/wrappers/forwarding_backend.h"
 
 namespace stoch::test {
 
-// Requires: uniform SC linears, exact ones, attention per_token or exact. Buffers are what is asked for, to the byte.
+// Requires: linears in SC or exact, attention per_token or exact. Buffers are what is asked for, to the byte.
 class PlannedGpu final : public ForwardingBackend {
  public:
   PlannedGpu(std::shared_ptr<Backend> inner, const GpuTraits& gpu) : ForwardingBackend(std::move(inner)), gpu_(gpu) {}
   int64_t LinearScratchBytes(const LinearSpec& spec, std::span<const int64_t> out_features, int64_t in_features,
                              int64_t max_tokens) const override {
     if (spec.precision != Precision::kSc) return 0;
-    return ScLinearScratchBytes(gpu_, MakeScTraits(*spec.sc), in_features, out_features, max_tokens);
+    return stoch::LinearScratchBytes(gpu_, spec, {max_tokens, in_features, out_features});
   }
   int64_t AttentionScratchBytes(const KvCacheSpec& spec, int num_heads, const PassLimits& limits) const override {
     if (spec.stripes > 1) return RingWorkspaceBytes(gpu_, spec, num_heads, limits);
-    return stoch::AttentionScratchBytes(
-        gpu_, MakeAttentionShape(spec, num_heads),
-        {limits.max_rows, limits.max_sequences, limits.max_pages_per_sequence * spec.page_tokens});
+    return stoch::AttentionScratchBytes(gpu_, MakeAttentionLayers(spec, num_heads), MakeAttentionLimits(spec, limits));
+  }
+  std::string LinearKernel(const LinearSpec& spec, std::span<const int64_t> out_features, int64_t in_features,
+                           int64_t tokens) const override {
+    return LinearRouteText(gpu_, spec, {tokens, in_features, out_features});
+  }
+  std::string AttentionKernel(const KvCacheSpec& spec, int num_heads, int64_t tokens, bool is_prompt,
+                              int64_t segment) const override {
+    return AttentionRoutes(gpu_, MakeAttentionLayers(spec, num_heads), tokens, is_prompt, segment);
   }
   int64_t RingScratchBytes(const KvCacheSpec& spec, int num_heads, const PassLimits& limits) const override {
     return RingLayout(spec, num_heads, limits).end;

@@ -28,10 +28,6 @@ void Check(const AttentionCall& call, const CudaPass& pass) {
 
 int64_t OutputsOf(const AttentionArgs& args) { return int64_t{args.num_heads} * args.kv.head_dim; }
 
-AttentionLimits LimitsOf(const KvCacheSpec& spec, const PassLimits& limits) {
-  return {limits.max_rows, limits.max_sequences, limits.max_pages_per_sequence * spec.page_tokens};
-}
-
 // The pass just uploaded, or, while a graph is recorded, every pass that it may be replayed for: those of the same
 // ContextBucket.
 AttentionPass PassOf(const DeviceContext& ctx, const AttentionCall& call, const CudaPass& pass,
@@ -88,9 +84,9 @@ Job MakeJob(DeviceContext& ctx, const AttentionCall& call) {
   Check(call, job.pass);
   const KvCacheSpec& spec = job.cache.spec();
   job.args = ArgsOf(ctx, call, job.cache, job.pass.view());
-  job.shape = ShapeOf(ctx, job.cache, call.cache_layer, call.num_heads, spec.num_kv_heads);
+  job.shape = ShapeOf(job.cache, call.cache_layer, call.num_heads, spec.num_kv_heads);
   job.pairs = MakeDilatedPairs(call.dilated, call.first_head);
-  const AttentionLimits limits = LimitsOf(spec, job.pass.limits());
+  const AttentionLimits limits = MakeAttentionLimits(spec, job.pass.limits());
   const AttentionPass pass = PassOf(ctx, call, job.pass, job.pairs, limits.max_context);
   job.plan = PlanAttention(ctx.traits, job.shape, limits, pass);
   job.longest = static_cast<int32_t>(pass.max_length);
@@ -226,27 +222,10 @@ void OfferOutput(DeviceContext& ctx, const AttentionArgs& args, const RowPost& o
   if (out.num_peers == 0) ctx.posted_rows().Offer(args.out, OutputsOf(args), out.words);
 }
 
-AttentionShape ShapeOf(DeviceContext& ctx, const CudaKvCache& cache, int layer, int num_heads, int num_kv_heads) {
-  const KvCacheSpec& spec = cache.spec();
-  AttentionShape shape;
-  shape.mode = spec.mode;
-  shape.precision = spec.precision;
+AttentionShape ShapeOf(const CudaKvCache& cache, int layer, int num_heads, int num_kv_heads) {
+  AttentionShape shape = cache.shape(layer);
   shape.num_heads = num_heads;
   shape.num_kv_heads = num_kv_heads;
-  shape.head_dim = spec.head_dim;
-  shape.page_tokens = spec.page_tokens;
-  shape.stripes = spec.stripes;
-  if (spec.mode == AttentionMode::kExact) return shape;
-  const MixedProducts* mixed = cache.mixed(layer);
-  if (mixed != nullptr) shape.lengths = LengthsOf(*mixed);
-  if (shape.lengths == AttentionLengths::kAny) return shape;
-  shape.qk = ctx.tables.Traits(cache.qk(layer));
-  shape.av = ctx.tables.Traits(cache.av(layer));
-  if (mixed == nullptr) shape.swapped = cache.view(layer).qk_swapped != nullptr;
-  if (shape.lengths == AttentionLengths::kByTile) {
-    shape.longest_qk = ctx.tables.Traits(mixed->qk_ranks->longest());
-    shape.longest_av = ctx.tables.Traits(mixed->av_ranks->longest());
-  }
   return shape;
 }
 

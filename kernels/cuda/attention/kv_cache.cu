@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,7 +12,7 @@
 #include "kernels/cuda/attention/kv_cache.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/memory.h"
-#include "kernels/plan/attention/plan.h"
+#include "kernels/plan/linear/mixed_traits.h"
 #include "kernels/plan/scratch_layout.h"
 #include "kernels/sc/swap.h"
 #include "kernels/spec_check.h"
@@ -23,19 +24,6 @@ constexpr int kMaxHeadDim = 256;
 
 [[noreturn]] void Refuse(const std::string& parameter, int64_t value, const std::string& allowed) {
   throw InvalidInput("KV cache: " + parameter + " = " + std::to_string(value) + ", allowed: " + allowed);
-}
-
-std::vector<KvCacheSpec::Products> ProductsOf(const KvCacheSpec& spec) {
-  if (!spec.layers.empty()) return spec.layers;
-  return {{spec.qk, spec.av, nullptr, nullptr}};
-}
-
-bool HasRule(const ScExtrasPtr& extras) { return extras != nullptr && extras->lengths != nullptr; }
-
-// Whether the kernels of plain streams run it: one length, signs outside of the table.
-bool ArePlain(const KvCacheSpec::Products& products) {
-  return products.qk->code == ScCode::kSignMagnitude && products.av->code == ScCode::kSignMagnitude &&
-         !HasRule(products.qk_extras) && !HasRule(products.av_extras);
 }
 
 void Validate(const KvCacheSpec& spec) {
@@ -70,13 +58,13 @@ void Validate(const KvCacheSpec& spec) {
       if (op->code != ScCode::kAsymmetric) continue;
       throw InvalidInput("kv cache: SC parameter mode = unipolar: allowed is bipolar in attention on a GPU");
     }
-    if (spec.stripes > 1 && !ArePlain(layer)) {
+    if (spec.stripes > 1 && !AreUniform(layer)) {
       throw InvalidInput(
           "kv cache: --split sequence with mixed lengths, integers, a multiplier table or gate = xnor in attention "
           "runs "
           "on the CPU only: give --device cpu:2, or --split row");
     }
-    if (spec.mode == AttentionMode::kPerToken || ArePlain(layer)) continue;
+    if (spec.mode == AttentionMode::kPerToken || AreUniform(layer)) continue;
     throw InvalidInput(
         "kv cache: attention = per_head, per_row with mixed lengths, integers, a multiplier table or gate = xnor runs "
         "on "
@@ -117,20 +105,24 @@ int64_t TotalBytes(const KvCacheSpec& spec) {
 }  // namespace
 
 CudaKvCache::CudaKvCache(DeviceContext& ctx, const KvCacheSpec& spec)
-    : device_(ctx.device), spec_(spec), buffer_(AllocateDevice(ctx.device, static_cast<size_t>(TotalBytes(spec)))) {
+    : device_(ctx.device),
+      spec_(spec),
+      layers_(MakeAttentionLayers(spec, spec.num_kv_heads)),
+      buffer_(AllocateDevice(ctx.device, static_cast<size_t>(TotalBytes(spec)))) {
   // Padding of the last page is read by vector loads before it is written.
   STOCH_CUDA(cudaMemsetAsync(buffer_.data(), 0, buffer_.bytes(), ctx.stream));
   if (spec_.mode == AttentionMode::kPerToken) {
     std::vector<std::pair<std::vector<ScOperatorPtr>, std::shared_ptr<const RankTables>>> made;
     const auto ranks_of = [&](const ScOperatorPtr& op, const ScExtrasPtr& extras) {
-      std::vector<ScOperatorPtr> by_slot{op};
-      if (extras != nullptr && !extras->by_length.empty()) by_slot = extras->by_length;
+      const std::span<const ScOperatorPtr> slots = OperatorsBySlot(op, extras);
+      const std::vector<ScOperatorPtr> by_slot(slots.begin(), slots.end());
       auto found = std::find_if(made.begin(), made.end(), [&](const auto& one) { return one.first == by_slot; });
       if (found == made.end()) found = made.insert(found, {by_slot, RankTables::Make(ctx.device, by_slot)});
       return found->second;
     };
     for (const KvCacheSpec::Products& layer : ProductsOf(spec_)) {
-      if (ArePlain(layer)) {
+      const AttentionLengths lengths = shape(static_cast<int>(mixed_.size())).lengths;
+      if (lengths == AttentionLengths::kUniform) {
         mixed_.push_back(nullptr);
         continue;
       }
@@ -138,8 +130,12 @@ CudaKvCache::CudaKvCache(DeviceContext& ctx, const KvCacheSpec& spec)
           MixedProducts{LengthTables(ctx.device, ctx.tables, layer.qk, layer.qk_extras.get()),
                         LengthTables(ctx.device, ctx.tables, layer.av, layer.av_extras.get()), layer.qk_extras,
                         layer.av_extras, IntBits(layer.av->config.arith) > 0}));
-      mixed_.back()->qk_ranks = ranks_of(layer.qk, layer.qk_extras);
-      mixed_.back()->av_ranks = ranks_of(layer.av, layer.av_extras);
+      MixedProducts& mixed = *mixed_.back();
+      const bool has_bytes = mixed.qk.view().bytes != nullptr && mixed.av.view().bytes != nullptr;
+      STOCH_CHECK(lengths == AttentionLengths::kAny || has_bytes);  // what their kernels read
+      if (lengths != AttentionLengths::kByTile) continue;
+      mixed.qk_ranks = ranks_of(layer.qk, layer.qk_extras);
+      mixed.av_ranks = ranks_of(layer.av, layer.av_extras);
     }
   }
   if (!HasSwappedStreams(spec)) return;

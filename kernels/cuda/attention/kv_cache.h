@@ -25,6 +25,7 @@
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/cuda/sc/format/kv_layout.h"
 #include "kernels/cuda/sc/format/lengths.h"
+#include "kernels/plan/attention/shape.h"
 
 namespace stoch::cuda {
 
@@ -48,7 +49,7 @@ struct MixedProducts {
   LengthTables qk, av;
   ScExtrasPtr qk_extras, av_extras;
   bool int_av = false;  // p v of integers: a scale for every 128 positions
-  // Tables for wide tiles; null where they do not take the product. Layers share them.
+  // Tables for wide tiles, of lengths kByTile. Layers share them.
   std::shared_ptr<const RankTables> qk_ranks = {}, av_ranks = {};
 };
 
@@ -68,12 +69,15 @@ class CudaKvCache final : public KvCache {
   const MixedProducts* mixed(int layer) const {
     return mixed_.empty() ? nullptr : mixed_[spec_.layers.empty() ? 0 : static_cast<size_t>(layer)].get();
   }
+  // The shape of a layer, of one query head a KV head.
+  const AttentionShape& shape(int layer) const { return layers_.at(layer); }
 
  private:
   const KvCacheSpec::Products& At(int layer) const { return spec_.layers[static_cast<size_t>(layer)]; }
 
   Device device_;
   KvCacheSpec spec_;
+  AttentionLayers layers_;
   Buffer buffer_;
   Buffer qk_swapped_, av_swapped_;
   std::vector<std::unique_ptr<MixedProducts>> mixed_;  // of layers, or of all

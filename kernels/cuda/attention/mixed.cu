@@ -4,7 +4,6 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/base/check.h"
 #include "kernels/cuda/attention/append.cuh"
 #include "kernels/cuda/attention/mixed.h"
 #include "kernels/cuda/attention/mixed_row.cuh"
@@ -190,19 +189,9 @@ void LaunchAppend(DeviceContext& ctx, const AttentionArgs& args, const MixedProd
 }  // namespace
 }  // namespace attention_mixed
 
-AttentionLengths LengthsOf(const MixedProducts& products) {
-  const LengthView& qk = products.qk.view();
-  const LengthView& av = products.av.view();
-  const bool by_row = qk.bytes != nullptr && av.bytes != nullptr && qk.alone() && av.alone() && !products.int_av;
-  if (!by_row) return AttentionLengths::kAny;
-  return products.qk_ranks != nullptr && products.av_ranks != nullptr ? AttentionLengths::kByTile
-                                                                      : AttentionLengths::kByRow;
-}
-
 MixedQueries LaunchAppendMixed(DeviceContext& ctx, Scratch& scratch, const AttentionArgs& args,
                                const MixedProducts& products) {
   using namespace attention_mixed;  // NOLINT(google-build-using-namespace): of this file
-  STOCH_CHECK(LengthsOf(products) != AttentionLengths::kAny);
   const int64_t vectors = static_cast<int64_t>(args.rows) * args.num_heads;
   MixedQueries rows;
   rows.q.words = scratch.Take<uint32_t>(vectors * args.kv.head_dim / 4);
@@ -230,30 +219,6 @@ void ShowMixedLengths(DeviceContext& ctx, const AttentionArgs& args, const OpSit
   if (ctx.observer == nullptr) return;
   if (products.qk.view().has_rule) ShowLengths(ctx, args, site, pass, *products.qk_extras, "qk", rows.q_slots);
   if (products.av.view().has_rule) ShowLengths(ctx, args, site, pass, *products.av_extras, "av", rows.p_slots);
-}
-
-int64_t MixedAttentionScratchBytes(const GpuTraits& gpu, const KvCacheSpec& spec, int num_heads,
-                                   const AttentionLimits& limits) {
-  if (spec.mode != AttentionMode::kPerToken) return 0;
-  const auto longest = [](const ScOperatorPtr& op, const ScExtrasPtr& extras) {
-    const std::vector<ScOperatorPtr> alone{op};
-    return RankTables::Longest(extras == nullptr || extras->by_length.empty() ? alone : extras->by_length);
-  };
-  int64_t most = 0;
-  for (const KvCacheSpec::Products& layer : spec.layers) {
-    if (layer.qk_extras == nullptr && layer.av_extras == nullptr) continue;
-    AttentionShape shape = MakeAttentionShape(spec, num_heads);
-    const ScOperatorPtr qk = longest(layer.qk, layer.qk_extras);
-    const ScOperatorPtr av = longest(layer.av, layer.av_extras);
-    shape.lengths = AttentionLengths::kByRow;
-    if (qk != nullptr && av != nullptr) {
-      shape.lengths = AttentionLengths::kByTile;
-      shape.longest_qk = MakeScTraits(*qk);
-      shape.longest_av = MakeScTraits(*av);
-    }
-    most = std::max(most, stoch::AttentionScratchBytes(gpu, shape, limits));
-  }
-  return most;
 }
 
 void LaunchMixedAttention(DeviceContext& ctx, const AttentionArgs& args, const OpSite& site,

@@ -17,9 +17,6 @@ void LaunchMixedAttention(DeviceContext& ctx, const AttentionArgs& args, const O
                           const MixedProducts& products, const DilatedPairs& pairs, const CudaPass& pass,
                           bool recording);
 
-// Whether the kernels of plain streams take them, with the length of every (row, head), and no wait for the host.
-AttentionLengths LengthsOf(const MixedProducts& products);
-
 // Queries of a pass with the lengths of every (row, head), in scratch.
 struct MixedQueries {
   QueryCodes q = {};
@@ -28,7 +25,7 @@ struct MixedQueries {
   uint8_t* q_slots = nullptr;      // [rows][num_heads]
   uint8_t* p_slots = nullptr;      // [rows][num_heads], written by who attends
 };
-// RoPE, the append, and codes of queries. Requires: LengthsOf not kAny.
+// RoPE, the append, and codes of queries. Requires: lengths kByRow or kByTile.
 MixedQueries LaunchAppendMixed(DeviceContext& ctx, Scratch& scratch, const AttentionArgs& args,
                                const MixedProducts& products);
 // Shows the observer, if there is one, what the rows ran at.
@@ -47,9 +44,5 @@ struct WideLengths {
 void LaunchMixedWide(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const WidePlan& plan,
                      const ScOperands& operands, const WideLengths& lengths, const TileSet& tiles,
                      const TileBatch& batch);
-
-// Scratch of all that at most; 0 of a cache without lengths of rows.
-int64_t MixedAttentionScratchBytes(const GpuTraits& gpu, const KvCacheSpec& spec, int num_heads,
-                                   const AttentionLimits& limits);
 
 }  // namespace stoch::cuda

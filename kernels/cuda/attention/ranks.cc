@@ -7,6 +7,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/cuda/base/memory.h"
+#include "kernels/plan/attention/shape.h"
 #include "kernels/sc/swap.h"
 
 namespace stoch::cuda {
@@ -38,25 +39,9 @@ Classes Classify(const std::vector<uint8_t>& ranks, size_t masks) {
 
 }  // namespace
 
-ScOperatorPtr RankTables::Longest(const std::vector<ScOperatorPtr>& by_slot) {
-  ScOperatorPtr longest;
-  for (const ScOperatorPtr& one : by_slot) {
-    if (one != nullptr && (longest == nullptr || one->config.stoc_len > longest->config.stoc_len)) longest = one;
-  }
-  STOCH_CHECK(longest != nullptr);
-  if (longest->code != ScCode::kSignMagnitude || longest->levels != RankTable::kLevels || !longest->has_streams ||
-      longest->config.stoc_len > kLongest) {
-    return nullptr;
-  }
-  ScConfig config = longest->config;
-  config.stoc_len = config.stoc_len > kLongest / 2 ? kLongest : kLongest / 2;
-  ScOperatorPtr whole = MakeScOperator(config);
-  return CanSwap(*whole) && whole->masks <= kRankMasks ? whole : nullptr;
-}
-
 std::shared_ptr<const RankTables> RankTables::Make(const Device& device, const std::vector<ScOperatorPtr>& by_slot) {
-  const ScOperatorPtr longest = Longest(by_slot);
-  if (longest == nullptr) return nullptr;
+  const ScOperatorPtr longest = WideOperator(by_slot);
+  STOCH_CHECK(longest != nullptr);
   const auto masks = static_cast<size_t>(longest->masks);
   std::vector<char> image(by_slot.size() * sizeof(RankTable));
   const auto add = [&](const auto& values) {
@@ -73,14 +58,12 @@ std::shared_ptr<const RankTables> RankTables::Make(const Device& device, const s
   std::vector<std::optional<Place>> places;
   for (const ScOperatorPtr& one : by_slot) {
     if (one != nullptr && one->config.stoc_len == kLongest) {
-      // The longest's own codes: every level has the rank that registers compute.
-      if (!(MakeScOperator(one->config)->config == longest->config)) return nullptr;
-      places.emplace_back();
+      places.emplace_back();  // the longest's own codes: every level has the rank that registers compute
       continue;
     }
     std::optional<std::vector<uint8_t>> ranks(std::in_place, masks * RankTable::kLevels);
     if (one != nullptr) ranks = SwappedRanks(*MakeScOperator(one->config), *longest);
-    if (!ranks) return nullptr;
+    STOCH_CHECK(ranks.has_value());
     const Classes classes = Classify(*ranks, masks);
     Place place;
     place.ranks = add(classes.ranks);

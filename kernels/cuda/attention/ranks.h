@@ -36,14 +36,11 @@ struct alignas(16) RankTable {
 // The operators of a product by slot, as wide tiles see them. Immutable; lives as long as its caches.
 class RankTables {
  public:
-  // Null where wide tiles do not take them: streams that do not nest, or another side than 128 levels.
-  // Requires: an operator that is not null.
+  // Requires: operators that wide tiles take (WideOperator).
   // Async: copies wait, so not while a graph is recorded.
   static std::shared_ptr<const RankTables> Make(const Device& device, const std::vector<ScOperatorPtr>& by_slot);
 
-  // The operator whose streams K and V take, of 64 or 128 cycles and maybe of no slot; null where Make has no hope.
-  static ScOperatorPtr Longest(const std::vector<ScOperatorPtr>& by_slot);
-
+  // WideOperator, whose streams K and V take.
   const ScOperator& longest() const { return *longest_; }
   const RankTable* tables() const { return tables_; }   // [slots]
   const uint32_t* swapped() const { return swapped_; }  // SwapStreams(longest) as 32-bit words

@@ -9,9 +9,8 @@
 
 namespace stoch::cuda {
 
-// As MakeAttentionShape, with the operators' traits that are kept with their tables. num_kv_heads: of the call, which
-// may read some of the cache's.
-AttentionShape ShapeOf(DeviceContext& ctx, const CudaKvCache& cache, int layer, int num_heads, int num_kv_heads);
+// The shape of a layer for a call of so many heads, which may read some of the cache's KV heads.
+AttentionShape ShapeOf(const CudaKvCache& cache, int layer, int num_heads, int num_kv_heads);
 
 // Arguments of kernels for a call whose rows are those of `pass`. Requires: a call that was checked.
 AttentionArgs ArgsOf(DeviceContext& ctx, const AttentionCall& call, const CudaKvCache& cache, const PassView& pass);

@@ -191,7 +191,7 @@ void RingPass::Compute(int rank, int64_t round) {
   const AttentionArgs args = WindowArgs(part, round);
   AttendedRows rows = WindowRows(rank, round);
   const AttentionLimits limits = RingAttentionLimits(spec_, limits_, at(round).heads);
-  AttentionShape shape = ShapeOf(ctx, *part.cache, part.call->cache_layer, args.num_heads, at(round).heads);
+  AttentionShape shape = ShapeOf(*part.cache, part.call->cache_layer, args.num_heads, at(round).heads);
   shape.longest = limits.max_context;
   const DilatedPairs pairs =
       MakeDilatedPairs(part.call->dilated, part.call->first_head + int64_t{at(round).first_head} * group_);

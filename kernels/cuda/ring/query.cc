@@ -80,7 +80,7 @@ DealtAttention QueryRows::ArgsOf(int rank) const {
   DealtAttention args;
   args.attention = own.args;
   args.attention.pass = own.pass->view();
-  args.shape = ShapeOf(ctx, *own.cache, layer, own.call->num_heads, spec.num_kv_heads);
+  args.shape = ShapeOf(*own.cache, layer, own.call->num_heads, spec.num_kv_heads);
   args.qk = ctx.tables.Get(own.cache->qk(layer));
   args.av = ctx.tables.Get(own.cache->av(layer));
   const RingPlaces places = own.places();

@@ -2,6 +2,8 @@
 #include "kernels/plan/attention/plan.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "kernels/context_bucket.h"
 #include "kernels/math/reduce.h"
@@ -210,6 +212,18 @@ std::string AttentionRoutes(const GpuTraits& gpu, const AttentionShape& shape, i
     last = next;
   }
   return names;
+}
+
+std::string AttentionRoutes(const GpuTraits& gpu, const AttentionLayers& layers, int64_t tokens, bool is_prompt,
+                            int64_t segment) {
+  std::vector<std::string> each;
+  for (const AttentionShape& shape : layers.shapes) {
+    std::string routes = AttentionRoutes(gpu, shape, tokens, is_prompt, segment);
+    if (std::find(each.begin(), each.end(), routes) == each.end()) each.push_back(std::move(routes));
+  }
+  std::string all = each.front();
+  for (size_t i = 1; i < each.size(); ++i) all += "; " + each[i];
+  return all;
 }
 
 AttentionRoute DealtRoute(const SplitPlan& parts) {

@@ -92,6 +92,9 @@ AttentionRoute DealtRoute(const SplitPlan& parts);
 // beyond 256", for people. segment: AttentionPass::segment. Where positions are dealt, `tokens` are those of all devices.
 std::string AttentionRoutes(const GpuTraits& gpu, const AttentionShape& shape, int64_t tokens, bool is_prompt,
                             int64_t segment);
+// Those of all layers of a cache, in their order, "; " between those that differ.
+std::string AttentionRoutes(const GpuTraits& gpu, const AttentionLayers& layers, int64_t tokens, bool is_prompt,
+                            int64_t segment);
 
 // Passes of so few rows append for themselves, and so few output rows go by row kernels, as rows of other lengths do.
 inline constexpr int kFreshRows = 8;
@@ -109,6 +112,8 @@ int64_t RouteScratchBytes(const GpuTraits& gpu, const AttentionShape& shape, con
                           AttentionRoute route);
 // Bytes that LaunchAttention takes at most for any pass within the limits: the largest of the routes that it may take.
 int64_t AttentionScratchBytes(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits);
+// The most of any layer of a cache whose positions are not dealt.
+int64_t AttentionScratchBytes(const GpuTraits& gpu, const AttentionLayers& layers, const AttentionLimits& limits);
 // Rows of kMixedPlain whose scores are in memory at a time.
 int64_t MixedRowsAtOnce(const AttentionShape& shape, const AttentionLimits& limits);
 // Size of the table of a (row, head) with a length of its own, which mixed.cu checks at compile time.

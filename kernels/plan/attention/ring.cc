@@ -103,15 +103,17 @@ int64_t RingWorkspaceBytes(const GpuTraits& gpu, const KvCacheSpec& spec, int nu
   PassLimits whole = limits;
   whole.max_rows *= spec.stripes;  // at most
   int64_t most = QueryScoreBytes(spec, num_heads, whole);
+  const AttentionLayers layers = MakeAttentionLayers(spec, num_heads);
   for (int heads = 1; heads <= std::max(1, spec.num_kv_heads); ++heads) {
     if (heads > 1 && spec.num_kv_heads % heads != 0) continue;
-    KvCacheSpec window = spec;  // of so many KV heads, with the query heads that read them
-    window.num_kv_heads = heads;
-    AttentionShape shape = MakeAttentionShape(window, num_heads / std::max(1, spec.num_kv_heads) * heads);
     AttentionLimits attention = RingAttentionLimits(spec, limits, heads);
     attention.max_rows = limits.max_rows;  // dealt already
-    shape.longest = attention.max_context;
-    most = std::max(most, AttentionScratchBytes(gpu, shape, attention));
+    for (AttentionShape shape : layers.shapes) {
+      shape.num_kv_heads = heads;  // of a window, with the query heads that read them
+      shape.num_heads = num_heads / std::max(1, spec.num_kv_heads) * heads;
+      shape.longest = attention.max_context;
+      most = std::max(most, AttentionScratchBytes(gpu, shape, attention));
+    }
   }
   return most;
 }

@@ -130,4 +130,10 @@ int64_t AttentionScratchBytes(const GpuTraits& gpu, const AttentionShape& shape,
   return most;
 }
 
+int64_t AttentionScratchBytes(const GpuTraits& gpu, const AttentionLayers& layers, const AttentionLimits& limits) {
+  int64_t most = 0;
+  for (const AttentionShape& shape : layers.shapes) most = std::max(most, AttentionScratchBytes(gpu, shape, limits));
+  return most;
+}
+
 }  // namespace stoch

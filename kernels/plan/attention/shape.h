@@ -2,7 +2,10 @@
 // The operands of attention on one GPU, as plans see them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "kernels/backend.h"
 #include "kernels/plan/sc_traits.h"
@@ -39,8 +42,30 @@ struct AttentionShape {
 // Whether a cache of this kind keeps the tables of SwapStreams, which wide tiles read: where the operators allow it and
 // are those of every layer.
 bool HasSwappedStreams(const KvCacheSpec& spec);
-// The shape of a cache and the query heads that read it, with uniform lengths.
-AttentionShape MakeAttentionShape(const KvCacheSpec& spec, int num_heads);
+
+// The products of every layer; one where all layers are alike. Requires: a mode that is not kExact.
+std::vector<KvCacheSpec::Products> ProductsOf(const KvCacheSpec& spec);
+// Whether kernels of uniform lengths run them: one length, signs outside of the table.
+bool AreUniform(const KvCacheSpec::Products& products);
+// Lengths of kPerToken: which kernels take them. Takes milliseconds for those of kByTile.
+AttentionLengths LengthsOf(const KvCacheSpec::Products& products);
+// The operator whose streams keys or values have where wide tiles take every length of a product, of 64 or 128 cycles and
+// maybe of no slot: the longest, or the next of 64 or 128. Null where streams of some length do not nest in its streams.
+// Requires: an operator that is not null.
+ScOperatorPtr WideOperator(std::span<const ScOperatorPtr> by_slot);
+
+// The shapes that layers of a cache have, each once.
+struct AttentionLayers {
+  std::vector<AttentionShape> shapes;
+  std::vector<size_t> of_layer;  // [num_layers], an index of shapes; of one element where all layers are alike
+
+  const AttentionShape& at(int layer) const {
+    return shapes[of_layer[of_layer.size() > 1 ? static_cast<size_t>(layer) : 0]];
+  }
+};
+// Requires: a cache that backends take. num_heads: of the query heads that read it.
+AttentionLayers MakeAttentionLayers(const KvCacheSpec& spec, int num_heads);
+
 // The shape that wide tiles of rows with lengths of their own have: streams of the longest. Requires: lengths kByTile.
 AttentionShape LongestShape(const AttentionShape& shape);
 
@@ -50,5 +75,6 @@ struct AttentionLimits {
   int64_t max_sequences = 0;
   int64_t max_context = 0;
 };
+AttentionLimits MakeAttentionLimits(const KvCacheSpec& spec, const PassLimits& limits);
 
 }  // namespace stoch

@@ -20,10 +20,6 @@ bool HasScaleOfRow(const ScConfig& config) {
   return config.granularity == ScGranularity::kPerRow && config.group_a == 1;
 }
 
-bool IsOfRow(const ScLengthRule& rule) {
-  return rule.normalise == ScNormalise::kFixed && rule.scope != ScLengthScope::kFractions;
-}
-
 template <typename Has>
 bool All(std::span<const ScOperatorPtr> by_slot, const Has& has) {
   return std::all_of(by_slot.begin(), by_slot.end(), [&](const auto& one) { return one == nullptr || has(*one); });
@@ -58,9 +54,9 @@ bool NeedsMixed(const LinearSpec& spec) {
   return spec.extras != nullptr || IntBits(spec.sc->config.arith) > 0 || spec.sc->config.gate == ScGate::kTable;
 }
 
-std::span<const ScOperatorPtr> OperatorsBySlot(const LinearSpec& spec) {
-  if (spec.extras == nullptr || spec.extras->by_length.empty()) return {&spec.sc, 1};
-  return spec.extras->by_length;
+std::span<const ScOperatorPtr> OperatorsBySlot(const ScOperatorPtr& op, const ScExtrasPtr& extras) {
+  if (extras == nullptr || extras->by_length.empty()) return {&op, 1};
+  return extras->by_length;
 }
 
 ScOperatorPtr LongestOperator(std::span<const ScOperatorPtr> by_slot) {
@@ -69,6 +65,14 @@ ScOperatorPtr LongestOperator(std::span<const ScOperatorPtr> by_slot) {
     if (one != nullptr && (longest == nullptr || one->config.stoc_len > longest->config.stoc_len)) longest = one;
   }
   return longest;
+}
+
+bool HaveBytes(std::span<const ScOperatorPtr> by_slot) {
+  return by_slot.size() <= kMaxByteTables && All(by_slot, FitsBytes);
+}
+
+bool IsOfRow(const ScLengthRule& rule) {
+  return rule.normalise == ScNormalise::kFixed && rule.scope != ScLengthScope::kFractions;
 }
 
 SlotRule SlotRuleOf(const ScLengthRule* rule) {
@@ -92,13 +96,13 @@ void SetRuleTraits(const LinearSpec& spec, MixedTraits* traits) {
 }
 
 MixedTraits MakeMixedTraits(const LinearSpec& spec, int64_t in_features) {
-  const std::span<const ScOperatorPtr> by_slot = OperatorsBySlot(spec);
+  const std::span<const ScOperatorPtr> by_slot = OperatorsBySlot(spec.sc, spec.extras);
   MixedTraits traits;
   traits.dims = MakeScDims(in_features, spec.sc->config.chunk_d);
   traits.any = MakeScTraits(*spec.sc);
   traits.slots = static_cast<int64_t>(by_slot.size());
   SetRuleTraits(spec, &traits);
-  traits.has_bytes = by_slot.size() <= kMaxByteTables && All(by_slot, FitsBytes);
+  traits.has_bytes = HaveBytes(by_slot);
   const ScOperatorPtr longest = Original(*LongestOperator(by_slot));
   traits.nests = Nest(by_slot, *longest);
   if (!traits.has_bytes && !traits.nests) return traits;

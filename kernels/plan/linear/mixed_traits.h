@@ -43,10 +43,14 @@ inline constexpr int kMaxLengthGroups = 6;   // 1 to 4 words of up to 128 cycles
 
 // Whether a weight of this kind has extras, integers or a multiplier table.
 bool NeedsMixed(const LinearSpec& spec);
-// The operators of a weight by slot: those of its extras, or the one.
-std::span<const ScOperatorPtr> OperatorsBySlot(const LinearSpec& spec);
+// The operators of a product by slot: those of its extras, or the one. Keeps neither.
+std::span<const ScOperatorPtr> OperatorsBySlot(const ScOperatorPtr& op, const ScExtrasPtr& extras);
 // The first of those with the longest streams; null where all are.
 ScOperatorPtr LongestOperator(std::span<const ScOperatorPtr> by_slot);
+// Whether counts of every length fit bytes, and there are no more of them than kernels keep.
+bool HaveBytes(std::span<const ScOperatorPtr> by_slot);
+// Whether the length of a row depends on that row alone.
+bool IsOfRow(const ScLengthRule& rule);
 
 // The traits of a specification. Takes milliseconds (it looks for residuals, and for an order in which streams nest).
 MixedTraits MakeMixedTraits(const LinearSpec& spec, int64_t in_features);

@@ -38,7 +38,9 @@ LinearRoute PromptRoute(const GpuTraits& gpu, const LinearSpec& spec, const Mixe
   const auto nests = [](const ScOperator& shorter, const ScOperator& longer) {
     return shorter.config == longer.config || NestStreams(shorter, longer).has_value();
   };
-  for (const ScOperatorPtr& order : LengthOrders(OperatorsBySlot(spec), nests)) orders.push_back(MakeScTraits(*order));
+  for (const ScOperatorPtr& order : LengthOrders(OperatorsBySlot(spec.sc, spec.extras), nests)) {
+    orders.push_back(MakeScTraits(*order));
+  }
   const bool by_chunk = spec.extras->lengths != nullptr && spec.extras->lengths->by_chunk();
   return PlanMixedPrompt(gpu, orders, by_chunk ? weight.dims.chunks : 1, tokens);
 }

@@ -149,7 +149,7 @@ std::vector<LinearCase> LinearCases() {
 
 ExpectedRoutes::ExpectedRoutes(const LinearCase& c)
     : case_(c),
-      longest_(MakeScTraits(*LongestOperator(OperatorsBySlot(c.spec)))),
+      longest_(MakeScTraits(*LongestOperator(OperatorsBySlot(c.spec.sc, c.spec.extras)))),
       usual_(MakeScTraits(*MakeScOperator(MixedConfig(128)))) {}
 
 std::optional<LinearRoute> ExpectedRoutes::At(const GpuTraits& gpu, int64_t rows) const {

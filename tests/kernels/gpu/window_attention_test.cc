@@ -42,9 +42,9 @@ class CudaWindowAttention : public test::CudaAttention, public testing::WithPara
     spec.head_dim = shape.head_dim;
     spec.qk = MakeScOperator(shape.qk);
     spec.av = MakeScOperator(shape.av);
+    const AttentionLayers layers = MakeAttentionLayers(spec, shape.num_heads);
     const AttentionLimits limits{2048, 8, 2048};
-    return PlanAttention(traits_, MakeAttentionShape(spec, shape.num_heads), limits, AttentionPass::Prompt(600, 2000))
-        .long_rows;
+    return PlanAttention(traits_, layers.at(0), limits, AttentionPass::Prompt(600, 2000)).long_rows;
   }
   GpuTraits traits_;
 };

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layers of a cache whose products differ: lengths of rows, settings of their own.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/plan/attention/plan.h"
+#include "tests/kernels/gpu/mixed_cases.h"
+#include "tests/kernels/plan/gpu_models.h"
+
+namespace stoch {
+namespace {
+
+using Lengths = AttentionLengths;
+using Products = KvCacheSpec::Products;
+
+// Keys and values of 128 halved cycles in no chunks.
+ScConfig Plain() { return test::MixedConfig(0); }
+
+Products Uniform(const ScConfig& config = Plain()) { return {MakeScOperator(config), MakeScOperator(config)}; }
+
+// Both products with a length for every row.
+Products Mixed(const std::vector<int>& levels, const ScConfig& config = Plain(),
+               const std::function<void(ScLengthRule*)>& edit = {}) {
+  const auto rule = test::RowRule(levels);
+  if (edit) edit(rule.get());
+  ScConfig longest = config;
+  longest.stoc_len = *std::max_element(levels.begin(), levels.end());
+  Products products = Uniform(longest);
+  products.qk_extras = products.av_extras = test::MakeExtras(config, rule);
+  return products;
+}
+
+KvCacheSpec Cache(std::vector<Products> layers) {
+  KvCacheSpec spec;
+  spec.num_layers = std::max(1, static_cast<int>(layers.size()));
+  spec.num_kv_heads = 8;
+  spec.head_dim = 128;
+  spec.num_pages = 1;
+  spec.mode = AttentionMode::kPerToken;
+  spec.qk = spec.av = MakeScOperator(Plain());
+  spec.layers = std::move(layers);
+  return spec;
+}
+
+// As recorded from the tables that caches on GPUs make for such products.
+TEST(AttentionLayers, WhichKernelsTakeTheLengths) {
+  EXPECT_EQ(LengthsOf(Uniform()), Lengths::kUniform);
+  EXPECT_EQ(LengthsOf(Mixed({128, 64, 24})), Lengths::kByTile);
+  EXPECT_EQ(LengthsOf(Mixed({128, 64, 0})), Lengths::kByTile);
+  EXPECT_EQ(LengthsOf(Mixed({90, 64, 7})), Lengths::kByTile);  // in the order of 128 cycles, which no row has
+  ScConfig full = Plain();
+  full.halve = false;
+  EXPECT_EQ(LengthsOf(Mixed({256, 128, 48}, full)), Lengths::kByRow);  // wide tiles have streams of 128 cycles at most
+  EXPECT_EQ(LengthsOf(Mixed({128, 64}, Plain(), [](ScLengthRule* rule) { rule->normalise = ScNormalise::kCall; })),
+            Lengths::kAny);
+  EXPECT_EQ(LengthsOf(Mixed({128, 64}, Plain(),
+                            [](ScLengthRule* rule) {
+                              rule->scope = ScLengthScope::kFractions;
+                              rule->fractions = {0.5, 0.5};
+                            })),
+            Lengths::kAny);
+  ScConfig integers = Plain();
+  integers.halve = false;
+  integers.arith = ScArith::kInt8;
+  EXPECT_EQ(LengthsOf(Uniform(integers)), Lengths::kAny);
+  ScConfig table = Plain();
+  table.halve = false;
+  table.gate = ScGate::kTable;
+  table.table = "odd";
+  table.multiplier = test::OddTable(1, true);
+  EXPECT_EQ(LengthsOf(Uniform(table)), Lengths::kAny);
+  ScConfig gate = Plain();
+  gate.halve = false;
+  gate.gate = ScGate::kXnor;
+  EXPECT_EQ(LengthsOf(Uniform(gate)), Lengths::kAny);
+  // One product decides for both.
+  Products one = Uniform();
+  one.av_extras = Mixed({128, 64}).av_extras;
+  EXPECT_EQ(LengthsOf(one), Lengths::kByTile);
+  one.av_extras = Mixed({128, 64}, Plain(), [](ScLengthRule* rule) { rule->normalise = ScNormalise::kCall; }).av_extras;
+  EXPECT_EQ(LengthsOf(one), Lengths::kAny);
+  one.qk = MakeScOperator(integers);
+  EXPECT_EQ(LengthsOf(one), Lengths::kAny);
+}
+
+// The streams of K and V are those of the longest, or of the next length that wide tiles have.
+TEST(AttentionLayers, StreamsOfWideTiles) {
+  const auto cycles = [](const std::vector<int>& levels) {
+    const Products products = Mixed(levels);
+    const ScOperatorPtr wide = WideOperator(products.qk_extras->by_length);
+    return wide == nullptr ? 0 : wide->config.stoc_len;
+  };
+  EXPECT_EQ(cycles({128, 64, 24}), 128);
+  EXPECT_EQ(cycles({90, 64}), 128);
+  EXPECT_EQ(cycles({64, 24, 0}), 64);
+  EXPECT_EQ(cycles({40, 8}), 64);
+}
+
+TEST(AttentionLayers, LayersThatAreAlikeShareAShape) {
+  const AttentionLayers alone = MakeAttentionLayers(Cache({}), 32);
+  ASSERT_EQ(alone.shapes.size(), 1u);
+  EXPECT_TRUE(alone.at(7).swapped);
+  EXPECT_EQ(alone.at(7).lengths, Lengths::kUniform);
+  EXPECT_EQ(alone.at(7).group(), 4);
+
+  Products other = Mixed({128, 64, 24}, Plain(), [](ScLengthRule* rule) { rule->thresholds = {0.9f, 0.1f}; });
+  const AttentionLayers layers =
+      MakeAttentionLayers(Cache({Mixed({128, 64, 24}), Uniform(), other, Mixed({128, 64}), Uniform()}), 32);
+  EXPECT_EQ(layers.of_layer, (std::vector<size_t>{0, 1, 0, 2, 1}));
+  ASSERT_EQ(layers.shapes.size(), 3u);
+  EXPECT_EQ(layers.at(2).lengths, Lengths::kByTile);
+  EXPECT_EQ(layers.at(2).longest_qk.stoc_len, 128);
+  EXPECT_FALSE(layers.at(2).swapped);
+  // Tables of one layer's operators are no other's: wide tiles then take uniform lengths nowhere.
+  EXPECT_EQ(layers.at(4).lengths, Lengths::kUniform);
+  EXPECT_FALSE(layers.at(4).swapped);
+  EXPECT_EQ(layers.at(4).qk.stoc_len, 128);
+}
+
+// `stoch inspect` of such caches on an H200, and scratch that all of their layers have room in.
+TEST(AttentionLayers, RoutesAndScratchOfEveryLayer) {
+  const GpuTraits gpu = test::H200();
+  const AttentionLimits limits{2048, 32, 8192};
+  const auto see = [&](std::vector<Products> products, int64_t tokens, bool is_prompt) {
+    return AttentionRoutes(gpu, MakeAttentionLayers(Cache(std::move(products)), 32), tokens, is_prompt, 0);
+  };
+  EXPECT_EQ(see({Mixed({128, 64})}, 1, false), "mixed-rows fresh");
+  EXPECT_EQ(see({Mixed({128, 64})}, 8, false), "mixed-rows");
+  EXPECT_EQ(see({Mixed({128, 64})}, 512, true), "mixed-wide-tiles");
+  EXPECT_EQ(see({Mixed({128, 64}), Mixed({128, 24})}, 512, true), "mixed-wide-tiles");
+  EXPECT_EQ(see({Mixed({128, 64}), Uniform()}, 512, true), "mixed-wide-tiles; tiles");
+  ScConfig integers = Plain();
+  integers.halve = false;
+  integers.arith = ScArith::kInt8;
+  EXPECT_EQ(see({Uniform(integers), Mixed({128, 64})}, 1, false), "mixed-plain; mixed-rows fresh");
+
+  const AttentionLayers both = MakeAttentionLayers(Cache({Uniform(), Mixed({128, 64})}), 32);
+  const AttentionLayers other_way = MakeAttentionLayers(Cache({Mixed({128, 64}), Uniform()}), 32);
+  EXPECT_EQ(AttentionScratchBytes(gpu, both, limits), AttentionScratchBytes(gpu, other_way, limits));
+  EXPECT_EQ(AttentionScratchBytes(gpu, both, limits),
+            std::max(AttentionScratchBytes(gpu, both.at(0), limits), AttentionScratchBytes(gpu, both.at(1), limits)));
+  EXPECT_GE(AttentionScratchBytes(gpu, both, limits),
+            RouteScratchBytes(gpu, both.at(1), limits, AttentionRoute::kMixedWide));
+}
+
+}  // namespace
+}  // namespace stoch
