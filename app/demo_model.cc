@@ -21,7 +21,7 @@ bool IsModel(const fs::path& folder) {
 // The file that holds this code. The loader knows a program by the name it was started with, which need be no path.
 fs::path OwnFile() {
   std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  fs::path program = fs::read_symlink("/proc/self/exe", error);
   Dl_info info = {};
   if (dladdr(reinterpret_cast<const void*>(&DemoModelFolder), &info) == 0 || info.dli_fname == nullptr) return program;
   const fs::path module = fs::canonical(info.dli_fname, error);
