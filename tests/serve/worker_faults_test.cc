@@ -16,6 +16,7 @@ extern "C" {  // glibc 2.36 forgets to say so
 #include <random>
 #include <sstream>
 
+#include "engine/grammar/grammar_compiler.h"
 #include "tests/serve/http_client.h"
 #include "tests/serve/serving.h"
 
@@ -31,7 +32,7 @@ int NumberFromEnvironment(const char* name, int fallback) {
   return text == nullptr ? fallback : std::atoi(text);
 }
 
-// Of many kinds: greedy and drawn, with logprobs, stop strings, penalties, hashes and several choices.
+// Of many kinds: greedy and drawn, with logprobs, stop strings, penalties, hashes, several choices, and held to a schema.
 std::vector<Json> Requests() {
   std::vector<Json> requests;
   const char* prompts[] = {"Once upon a time", "The little dog", "A",
@@ -47,6 +48,19 @@ std::vector<Json> Requests() {
     if (i == 6) request["frequency_penalty"] = 0.7;
     if (i == 7) request["return_logits_sha256"] = true;
     requests.push_back(request);
+  }
+  if (!WhyNoGrammars().empty()) return requests;
+  const Json schema = {{"type", "object"},
+                       {"properties", {{"age", {{"type", "integer"}}}, {"name", {{"enum", {"Tim", "Lily"}}}}}},
+                       {"required", {"age", "name"}}};
+  for (int seed = 0; seed < 4; ++seed) {
+    requests.push_back({{"prompt", "A"},
+                        {"max_tokens", 60},
+                        {"seed", seed},
+                        {"stream", true},
+                        {"temperature", 1},
+                        {"n", 2},
+                        {"guided_json", schema}});
   }
   return requests;
 }
