@@ -165,7 +165,10 @@ void Attention(Context& context, const AttentionCall& call) {
                      spec.page_tokens,
                      ScoreScale(spec)};
   RotateAll(context, work);
-  if (!context.raw_q.empty()) work.raw_q = context.raw_q.data();
+  if (!context.raw_q.empty()) {
+    work.raw_q = context.raw_q.data();
+    work.raw_q_step = call.q.dim(1);
+  }
   if (context.observer != nullptr) context.observer->OnAttention(call, layout);
   Append(context, work);
   switch (spec.mode) {

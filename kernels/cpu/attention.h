@@ -29,8 +29,10 @@ struct AttentionWork {
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
   int64_t page_tokens = 0;
-  float scale = 0;               // 1 / sqrt(head_dim)
-  const float* raw_q = nullptr;  // q as it was before AttentionCall::qk_smooth, where lengths go by it
+  float scale = 0;  // 1 / sqrt(head_dim)
+  // q as it was before AttentionCall::qk_smooth, [rows][heads][head_dim], where lengths go by it.
+  const float* raw_q = nullptr;
+  int64_t raw_q_step = 0;  // floats of a row
 
   const AttentionProduct& qk() const { return cache.qk(call.cache_layer); }
   const AttentionProduct& av() const { return cache.av(call.cache_layer); }
@@ -40,7 +42,7 @@ struct AttentionWork {
   ScSite QuerySite(int op, int64_t head) const { return SiteOf(op, call.first_head + head); }
   ScSite KeySite(int op, int64_t kv_head) const { return SiteOf(op, call.first_head / group() + kv_head); }
   const float* metric_q(int64_t row, int64_t head) const {
-    return raw_q == nullptr ? q(row, head) : raw_q + (row * num_heads + head) * head_dim;
+    return raw_q == nullptr ? q(row, head) : raw_q + row * raw_q_step + head * head_dim;
   }
 
   int64_t group() const { return num_heads / num_kv_heads; }  // query heads of a KV head
@@ -127,6 +129,7 @@ class AttentionSlots {
 };
 
 // Rotates q and k of every row in place and reports NaN and infinity. The rope table is of the stripe's positions.
+// Leaves Context::raw_q, dense rows as of call.q, or empty where no length goes by it.
 void RotateAll(Context& context, const AttentionWork& work, const Stripe& stripe = {});
 // Takes k and v of every row into the cache, as the mode keeps them.
 void Append(Context& context, const AttentionWork& work);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "kernels/base/check.h"
 #include "kernels/call_check.h"
@@ -197,7 +198,11 @@ void AttendByRing(Context& context, const RingState& state) {
       own.num_heads = static_cast<int>(group);
       own.first_head += at.source.kv_head * group;
       own.cache_layer = 0;
-      const AttentionWork part = WorkOf(own, window_of(rank, round), std::move(runs));
+      AttentionWork part = WorkOf(own, window_of(rank, round), std::move(runs));
+      if (const std::vector<float>& raw = state.raw_q[static_cast<size_t>(rank)]; !raw.empty()) {
+        part.raw_q_step = state.part(rank).q.dim(1);
+        part.raw_q = raw.data() + rows.first_row * part.raw_q_step + first;
+      }
       if (spec.mode == AttentionMode::kExact) {
         AttendExact(context, part);
       } else if (own.dilated.empty()) {
@@ -237,7 +242,11 @@ void RingAttention(Context& context, const RingAttentionCall& call) {
   }
   for (int rank = 0; rank < state.ranks(); ++rank) state.dealt.push_back(DealPass(pass, state.stripe(rank)));
   CheckScratch(state);
-  for (int rank = 0; rank < state.ranks(); ++rank) TakeKeys(context, state, rank);
+  for (int rank = 0; rank < state.ranks(); ++rank) {
+    context.raw_q.clear();
+    TakeKeys(context, state, rank);
+    state.raw_q.push_back(std::exchange(context.raw_q, {}));
+  }
   if (!state.by_query.empty()) AttendByQuery(context, state);
   if (!state.by_ring.empty()) AttendByRing(context, state);
 }

@@ -20,6 +20,7 @@ struct RingState {
   std::vector<std::vector<DealtRows>> dealt = {};  // [rank][sequence]
   std::vector<size_t> by_ring = {};                // sequences of the pass
   std::vector<size_t> by_query = {};
+  std::vector<std::vector<float>> raw_q = {};  // [rank]: Context::raw_q of its rows
 
   int ranks() const { return static_cast<int>(call.parts.size()); }
   const AttentionCall& part(int rank) const { return call.parts[static_cast<size_t>(rank)]; }

@@ -24,6 +24,7 @@ struct Way {
   int64_t rows = 64;  // of a pass
   int others = 0;
   int devices = 1;
+  bool dealt = false;  // positions over the devices, in place of rows of weights
 };
 
 class SmoothQk : public testing::Test {
@@ -55,7 +56,11 @@ class SmoothQk : public testing::Test {
     ReadScFiles(files, &options.sc);
     options.max_pass_rows = 128;
     options.max_sequences = 4;
-    if (way.devices > 1) options.placement = RowSplit(TinyLlamaConfig(), backend->devices());
+    if (way.dealt) {
+      options.placement = SequenceSplit(TinyLlamaConfig(), backend->devices(), way.devices);
+    } else if (way.devices > 1) {
+      options.placement = RowSplit(TinyLlamaConfig(), backend->devices());
+    }
     const auto engine = Engine::Open(std::move(backend), OpenModelFiles(scratch_.path().string()), options);
     std::vector<std::unique_ptr<Sequence>> company;
     for (int i = 0; i < way.others; ++i) {
@@ -119,6 +124,26 @@ TEST_F(SmoothQk, BitsDoNotDependOnBatchCutOrDevices) {
   EXPECT_TRUE(Same(whole, Logits("stoc_len=64", {.smooth = uneven}, {.rows = 7})));
   EXPECT_TRUE(Same(whole, Logits("stoc_len=64", {.smooth = uneven}, {.others = 2})));
   EXPECT_TRUE(Same(whole, Logits("stoc_len=64", {.smooth = uneven}, {.devices = 2})));
+}
+
+TEST_F(SmoothQk, LengthsGoByQBeforeTheFactorsHoweverAPassIsDivided) {
+  const std::string uneven = Factors("uneven", true, Uneven);
+  std::string defaults;
+  for (const char* op : {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "qk", "av"}) {
+    defaults += (defaults.empty() ? "\"" : ", \"") + std::string(op) +
+                R"(": {"thresholds": [0.75, 0.5, 0.25], "metric_lo": 0, "metric_hi": 2})";
+  }
+  const auto mp = scratch_.path() / "mp.json";
+  WriteFile(mp, R"({"stoc_len_levels": [128, 96, 48, 24], "operator_defaults": {)" + defaults + "}}");
+  const ScFileOptions files{.mp = mp.string(), .smooth = uneven};
+  const std::vector<float> whole = Logits("preset=halved", files);
+  EXPECT_FALSE(Same(whole, Logits("preset=halved", {.mp = mp.string()}))) << "factors do nothing";
+  for (const Way& way : {Way{.rows = 1}, Way{.rows = 7, .others = 2}, Way{.devices = 2}, Way{.rows = 7, .devices = 2},
+                         Way{.devices = 2, .dealt = true}, Way{.rows = 1, .devices = 2, .dealt = true},
+                         Way{.rows = 7, .others = 2, .devices = 4, .dealt = true}}) {
+    EXPECT_TRUE(Same(whole, Logits("preset=halved", files, way)))
+        << way.rows << " rows of " << way.devices << " devices, dealt: " << way.dealt;
+  }
 }
 
 TEST_F(SmoothQk, OneHeadsFactorsAreThoseOfAll) {
