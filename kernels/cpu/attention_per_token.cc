@@ -2,9 +2,11 @@
 // Attention with k and v quantized once, when they enter the cache: causal, append-only, chunk-invariant.
 #include <algorithm>
 #include <atomic>
+#include <span>
 #include <vector>
 
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/row_quantizer.h"
 #include "kernels/cpu/softmax.h"
 #include "kernels/math/quantize.h"
 
@@ -15,29 +17,6 @@ constexpr int64_t kRowsPerTile = 4;
 
 // Positions of a chunk of integer p v.
 constexpr int64_t kIntChunk = 128;
-
-ScChunks Chunks(int64_t dims, int64_t size) {
-  ScChunks chunks;
-  chunks.cols = dims;
-  chunks.size = size;
-  chunks.count = (dims + size - 1) / size;
-  return chunks;
-}
-ScChunks OneChunk(int64_t dims) { return Chunks(dims, dims); }
-
-// Quantizes rows one by one, each its own scope.
-class RowQuantizer {
- public:
-  RowQuantizer(Context& context, const ScLookup& lookup, const ScChunks& chunks)
-      : quantizer_(context.pool, context.simd, *lookup.op, chunks, ScScopes{1, 1}, 1, nullptr) {}
-  bool operator()(const float* x, uint8_t* codes, float* scale) const {
-    return quantizer_.Quantize(0, x, {codes, scale, nullptr, nullptr});
-  }
-  bool operator()(const float* x, const ScQuantizer::Row& out) const { return quantizer_.Quantize(0, x, out); }
-
- private:
-  ScQuantizer quantizer_;
-};
 
 // A tile on its way from queries to outputs. Every query row n = row * group + head of group is a left row, so that all
 // of them share what is read of K and V.
@@ -52,6 +31,9 @@ struct Scratch {
   struct Run {
     const ScLookup* lookup;
     int64_t begin, end;  // of `order`
+    std::span<const ScLeft> of(const std::vector<ScLeft>& left) const {
+      return {left.data() + begin, static_cast<size_t>(end - begin)};
+    }
   };
   std::vector<int64_t> order;  // left rows by length
   std::vector<Run> runs;
@@ -59,6 +41,7 @@ struct Scratch {
   std::vector<int32_t> acc;     // [rows * group][64]
   std::vector<float> weighted;  // [window]: p * scale of v
   std::vector<int32_t> sums;    // [rows * group][channel blocks * 64]
+  std::vector<uint8_t> values;  // [positions][64]: codes of v
 };
 
 // One mode of one pass; a step runs on any thread, for one tile or a part of it.
@@ -105,7 +88,7 @@ class PerToken {
  private:
   // Orders rows [first, first + count) of a tile by their slots; one run where all are alike.
   void Sort(const AttentionSlots& slots, const AttentionTile& tile, int64_t first, int64_t count, Scratch* s) const;
-  ScChunks PositionChunks(int64_t positions) const { return Chunks(positions, int_av_ ? kIntChunk : positions); }
+  ScChunks PositionChunks(int64_t positions) const { return ChunksOf(positions, int_av_ ? kIntChunk : positions); }
 
   uint64_t FaultRowOf(const AttentionTile& tile, int64_t n) const {
     return FaultRow(tile.sequence->number, Visible(tile, n) - 1);
@@ -118,7 +101,15 @@ class PerToken {
     const uint64_t key = FaultKey(hardware->seed(), FaultKind::kActivation, site, FaultRowOf(tile, n));
     ReadCodes(*lookup.op, hardware->a, key, {}, static_cast<uint64_t>(first), codes + first, count - first, nullptr);
   }
-  // Output where accumulators are more than sums of counts, channel by channel.
+  // AddValues by an adder of gates: of the groups that begin in [begin, end).
+  void AddGroups(const AttentionTile& tile, int64_t begin, int64_t end, const TileState& state, Scratch* s,
+                 int32_t* sums) const;
+  // Output from sums that meet flipped bits and registers.
+  void OutputFromSums(const AttentionTile& tile, int64_t n, const TileState& state, const int32_t* sums) const;
+  // How many dimensions differ in sign, for each channel, of query row n and its positions [begin, end).
+  std::vector<int32_t> Negatives(const AttentionTile& tile, int64_t n, const TileState& state, int64_t begin,
+                                 int64_t end) const;
+  // Output where accumulators are no sums, channel by channel.
   void OutputFromCodes(const AttentionTile& tile, int64_t n, const TileState& state) const;
 
   int64_t Visible(const AttentionTile& tile, int64_t n) const { return tile.first_position + n / group_ + 1; }
@@ -193,9 +184,9 @@ void PerToken::Score(const AttentionTile& tile, int64_t begin, int64_t end, Tile
           continue;
         }
         const bool accumulates = work_.qk().accumulates();
-        if (!accumulates || qk_hardware_->sums_counts()) {
-          context_.simd.sc_block(run.lookup->table(), s->left.data() + run.begin, run.end - run.begin, 0,
-                                 work_.head_dim, codes, block_bytes, 1, s->acc.data());
+        if (!accumulates || qk_hardware_->sums_whole()) {
+          SumBlocks(context_.simd, *run.lookup, qk_hardware_, run.of(s->left), 0, work_.head_dim, codes, block_bytes, 1,
+                    s->acc.data());
         }
         for (int64_t i = run.begin; i < run.end; ++i) {
           const int64_t n = s->order[static_cast<size_t>(i)];
@@ -245,7 +236,9 @@ bool PerToken::Probabilities(const AttentionTile& tile, int64_t n, TileState* st
 
 void PerToken::AddValues(const AttentionTile& tile, int64_t begin, int64_t end, const TileState& state, Scratch* s,
                          int32_t* sums) const {
-  if (work_.av().accumulates()) return;  // OutputFromCodes
+  if (work_.av().accumulates() && !av_hardware_->sums_whole()) return;  // OutputFromCodes
+  if (av_hardware_ != nullptr && av_hardware_->accumulator.gate_steps() != nullptr)
+    return AddGroups(tile, begin, end, state, s, sums);
   s->left.resize(static_cast<size_t>(group_));
   s->acc.resize(static_cast<size_t>(group_ * kBlockRows));
   for (int64_t page = begin; page < end; page += work_.page_tokens) {
@@ -275,6 +268,71 @@ void PerToken::AddValues(const AttentionTile& tile, int64_t begin, int64_t end, 
           }
         }
       }
+    }
+  }
+}
+
+void PerToken::AddGroups(const AttentionTile& tile, int64_t begin, int64_t end, const TileState& state, Scratch* s,
+                         int32_t* sums) const {
+  // Groups begin at multiples of absolute positions, ranges do not.
+  const int64_t group = av_hardware_->accumulator.config().adder_group;
+  const auto at_group = [group](int64_t position) { return (position + group - 1) / group * group; };
+  const int64_t first = at_group(begin);
+  const int64_t dims = std::min(at_group(end), tile.window()) - first;
+  if (dims <= 0) return;
+  s->left.clear();
+  for (int64_t n = 0; n < lefts(tile); ++n) s->left.push_back(state.p.Left(n, first));
+  s->acc.resize(s->left.size() * kBlockRows);
+  s->values.resize(static_cast<size_t>(dims * kBlockRows));
+  for (int64_t block = 0; block < work_.cache.channel_blocks(); ++block) {
+    for (int64_t t = first; t < first + dims; ++t) {
+      const uint8_t* page = work_.cache.v_codes(work_.slab(*tile.sequence, t, tile.kv_head));
+      const uint8_t* codes = page + (block * work_.page_tokens + t % work_.page_tokens) * kBlockRows;
+      std::copy_n(codes, kBlockRows, s->values.data() + (t - first) * kBlockRows);
+    }
+    SumBlocks(context_.simd, av_, av_hardware_, s->left, first, dims, s->values.data(), 0, 1, s->acc.data());
+    for (int64_t n = 0; n < lefts(tile); ++n) {
+      int32_t* to = sums + n * sums_per_row(tile) + block * kBlockRows;
+      for (int64_t j = 0; j < kBlockRows; ++j) to[j] += s->acc[static_cast<size_t>(n * kBlockRows + j)];
+    }
+  }
+}
+
+std::vector<int32_t> PerToken::Negatives(const AttentionTile& tile, int64_t n, const TileState& state, int64_t begin,
+                                         int64_t end) const {
+  std::vector<int32_t> negatives(static_cast<size_t>(channels()), 0);
+  if (!av_hardware_->accumulator.wants_negatives()) return negatives;
+  const ScOperator& op = work_.av().op();
+  for (int64_t t = begin, next; t < end; t = next) {
+    next = std::min(end, t / work_.page_tokens * work_.page_tokens + work_.page_tokens);
+    const uint8_t* page = work_.cache.v_codes(work_.slab(*tile.sequence, t, tile.kv_head));
+    for (int64_t block = 0; block < work_.cache.channel_blocks(); ++block) {
+      const uint8_t* codes = page + (block * work_.page_tokens + t % work_.page_tokens) * kBlockRows;
+      CountNegatives(op, state.p.Left(n, t).codes, next - t, codes, negatives.data() + block * kBlockRows);
+    }
+  }
+  return negatives;
+}
+
+void PerToken::OutputFromSums(const AttentionTile& tile, int64_t n, const TileState& state, const int32_t* sums) const {
+  float* out = work_.out(tile.first_row + n / group_, Head(tile, n));
+  std::fill_n(out, work_.head_dim, 0.0f);
+  const ScLookup* lookup = p_slots_.lookup(tile.first_row + n / group_, Head(tile, n));
+  if (lookup == nullptr) return;
+  const ScOperator& op = *lookup->op;
+  const int64_t visible = Visible(tile, n);
+  const ScAccumulator& accumulator = av_hardware_->accumulator;
+  const ScAccumulator::Row keys = accumulator.KeysOf(work_.QuerySite(kAvOperator, Head(tile, n)), FaultRowOf(tile, n));
+  const ScChunks chunks = PositionChunks(visible);
+  for (int64_t c = 0; c < chunks.count; ++c) {
+    const int64_t begin = std::max(chunks.begin(c), work_.FirstSeen(visible - 1));
+    const int64_t end = chunks.begin(c) + chunks.dims(c);
+    if (end <= begin) continue;
+    const std::vector<int32_t> negatives = Negatives(tile, n, state, begin, end);
+    for (int64_t d = 0; d < work_.head_dim; ++d) {
+      const int32_t acc = accumulator.Finish(sums[c * channels() + d], negatives[static_cast<size_t>(d)], end - begin,
+                                             op.config.stoc_len, keys, FaultColumn(c, d));
+      out[d] = out[d] + (static_cast<float>(acc) * op.gain) * state.p.scale(n, c);
     }
   }
 }
@@ -311,7 +369,9 @@ void PerToken::OutputFromCodes(const AttentionTile& tile, int64_t n, const TileS
 }
 
 void PerToken::Output(const AttentionTile& tile, int64_t n, const TileState& state, const int32_t* sums) const {
-  if (work_.av().accumulates()) return OutputFromCodes(tile, n, state);
+  if (work_.av().accumulates()) {
+    return av_hardware_->sums_whole() ? OutputFromSums(tile, n, state, sums) : OutputFromCodes(tile, n, state);
+  }
   float* out = work_.out(tile.first_row + n / group_, Head(tile, n));
   if (int_av_) {
     const int64_t chunks = PositionChunks(Visible(tile, n)).count;
@@ -391,47 +451,7 @@ bool AttendShared(Context& context, PerToken& steps, const AttentionWork& work, 
   return finite.load();
 }
 
-// Codes of k or v of one token and KV head with the faults of stored codes, which they keep.
-void ReadCached(const AttentionWork& work, const AttentionProduct& product, int op, int64_t kv_head, uint64_t row,
-                std::vector<uint8_t>* codes) {
-  const ScHardware* hardware = product.hardware.get();
-  if (hardware == nullptr || !hardware->b.any()) return;
-  const uint64_t key = FaultKey(hardware->seed(), FaultKind::kWeight, work.KeySite(op, kv_head), row);
-  ReadCodes(product.op(), hardware->b, key, {}, 0, codes->data(), static_cast<int64_t>(codes->size()), nullptr);
-}
-
 }  // namespace
-
-void AppendPerToken(Context& context, const AttentionWork& work) {
-  const RowQuantizer quantize_k(context, *work.qk().lookup, OneChunk(work.head_dim));
-  const RowQuantizer quantize_v(context, *work.av().lookup, OneChunk(work.head_dim));
-  for (const PassLayout::Sequence& sequence : work.sequences) {
-    // Rows of one block of positions interleave in memory, so a thread takes a head.
-    context.pool.ParallelFor(work.num_kv_heads, [&](int64_t h, int) {
-      std::vector<uint8_t> codes(static_cast<size_t>(work.head_dim));
-      for (int64_t i = 0; i < sequence.num_rows; ++i) {
-        const int64_t row = sequence.first_row + i;
-        const int64_t position = sequence.start_position + i;
-        const int64_t slab = work.slab(sequence, position, h);
-        const int64_t at = position % work.page_tokens;
-        const int64_t col = h * work.head_dim;
-        quantize_k(work.call.k.ptr<const float>() + row * work.call.k.step(0) + col, codes.data(),
-                   work.cache.k_scales(slab) + at);
-        ReadCached(work, work.qk(), kQkOperator, h, FaultRow(sequence.number, position), &codes);
-        uint8_t* k = work.cache.k_codes(slab) + at / kBlockRows * work.head_dim * kBlockRows + at % kBlockRows;
-        for (int64_t d = 0; d < work.head_dim; ++d) k[d * kBlockRows] = codes[static_cast<size_t>(d)];
-
-        quantize_v(work.call.v.ptr<const float>() + row * work.call.v.step(0) + col, codes.data(),
-                   work.cache.v_scales(slab) + at);
-        ReadCached(work, work.av(), kAvOperator, h, FaultRow(sequence.number, position), &codes);
-        for (int64_t d = 0; d < work.head_dim; ++d) {
-          work.cache.v_codes(slab)[(d / kBlockRows * work.page_tokens + at) * kBlockRows + d % kBlockRows] =
-              codes[static_cast<size_t>(d)];
-        }
-      }
-    });
-  }
-}
 
 void AttendPerToken(Context& context, const AttentionWork& work) {
   AttentionTiles tiles = MakeTiles(work, kRowsPerTile, context.pool.size());

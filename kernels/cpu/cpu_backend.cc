@@ -123,6 +123,17 @@ class CpuBackend final : public Backend {
     if (values != out) memcpy(out, values, buffer.bytes());
     return buffer;
   }
+  int64_t LinearScratchBytes(const LinearSpec& spec, std::span<const int64_t> /*out_features*/, int64_t /*in_features*/,
+                             int64_t /*max_tokens*/) const override {
+    return spec.sc == nullptr ? 0 : AdderScratchBytes(*spec.sc);
+  }
+  int64_t ExpertScratchBytes(const LinearSpec& spec, int64_t /*in_features*/, int64_t /*max_rows*/) const override {
+    return spec.sc == nullptr ? 0 : AdderScratchBytes(*spec.sc);
+  }
+  int64_t AttentionScratchBytes(const KvCacheSpec& spec, int /*num_heads*/,
+                                const PassLimits& /*limits*/) const override {
+    return spec.qk == nullptr ? 0 : std::max(AdderScratchBytes(*spec.qk), AdderScratchBytes(*spec.av));
+  }
   int64_t ScreenBytes(int64_t rows, int64_t cols) const override { return FixedScreen::ScreenBytes(rows, cols); }
   std::unique_ptr<EmbeddingTable> MakeEmbedding(Device device, const WeightSource& source,
                                                 const LinearWeight* tied) override {
@@ -244,6 +255,11 @@ class CpuBackend final : public Backend {
   }
 
  private:
+  // Scratch of sums by gates, on every thread.
+  int64_t AdderScratchBytes(const ScOperator& op) const {
+    if (op.config.adder == ScAdder::kCounter) return 0;
+    return context_.pool.size() * GateCall::ScratchBytes(op.levels, op.config.adder_group);
+  }
   void CheckDevice(Device device) const {
     if (device.kind == DeviceKind::kCpu && device.index >= 0 && device.index < static_cast<int>(devices_.size()))
       return;

@@ -2,6 +2,7 @@
 #include "kernels/cpu/sc_hardware.h"
 
 #include <algorithm>
+#include <mutex>
 #include <vector>
 
 namespace stoch::cpu {
@@ -22,6 +23,30 @@ ScLeft SliceOf(const ScLeft& left, int64_t begin, int64_t end, std::vector<uint3
   return part;
 }
 
+// Scratch of a thread, kept between ops.
+uint64_t* GateScratch(int64_t bytes) {
+  thread_local Array<uint8_t> memory;
+  thread_local int64_t size = 0;
+  if (size < bytes) {
+    memory = MakeArray<uint8_t>(bytes);
+    size = bytes;
+  }
+  return reinterpret_cast<uint64_t*>(memory.get());
+}
+
+void SumByGates(const Simd& simd, const ScGateSteps& steps, std::span<const ScLeft> left, int64_t first_dim,
+                int64_t dims, const uint8_t* blocks, int64_t block_stride, int64_t num_blocks, int32_t* acc) {
+  const ScGateTables tables = steps.tables();
+  uint64_t* scratch = GateScratch(GateCall::ScratchBytes(tables.levels, tables.group));
+  for (size_t first = 0; first < left.size(); first += GateCall::kMostLeft) {
+    const uint8_t* rows[GateCall::kMostLeft];
+    const size_t count = std::min<size_t>(GateCall::kMostLeft, left.size() - first);
+    for (size_t i = 0; i < count; ++i) rows[i] = left[first + i].codes;
+    simd.gate_sums({&tables, rows, static_cast<int64_t>(count), first_dim, dims, blocks, block_stride, num_blocks,
+                    acc + static_cast<int64_t>(first) * num_blocks * kBlockRows, scratch});
+  }
+}
+
 // The register clamps after each group.
 void SumGroups(const Simd& simd, const ScLookup& lookup, const ScAccumulator& accumulator, const ScLeft& left,
                int64_t dims, const uint8_t* block, int32_t* acc) {
@@ -39,39 +64,48 @@ void SumGroups(const Simd& simd, const ScLookup& lookup, const ScAccumulator& ac
   }
 }
 
-void SumByGates(const ScOperator& op, const ScAdderStreams& adder, const ScLeft& left, int64_t dims,
-                const uint8_t* block, int64_t outputs, int32_t* acc) {
-  std::vector<int> a(static_cast<size_t>(dims)), b(static_cast<size_t>(dims));
-  for (int64_t d = 0; d < dims; ++d) a[static_cast<size_t>(d)] = LevelOfCode(op, left.codes[d]);
-  for (int64_t r = 0; r < outputs; ++r) {
-    for (int64_t d = 0; d < dims; ++d) b[static_cast<size_t>(d)] = LevelOfCode(op, block[d * kBlockRows + r]);
-    acc[r] = static_cast<int32_t>(adder.Sum(a.data(), b.data(), 1, 0, dims));
+}  // namespace
+
+ScHardware::ScHardware(const ScOperator& op, int64_t dims)
+    : most_dims(dims), accumulator(op, dims), a(op, op.config.fault_activation), b(op, op.config.fault_weight) {}
+
+ScHardwarePtr MakeScHardware(const ScOperator& op, int64_t most_dims) {
+  if (!HasHardware(op.config)) return nullptr;
+  static std::mutex mutex;
+  static std::vector<std::weak_ptr<const ScHardware>> live;
+  const std::lock_guard lock(mutex);
+  std::erase_if(live, [](const auto& entry) { return entry.expired(); });
+  for (const auto& entry : live) {
+    ScHardwarePtr hardware = entry.lock();
+    if (hardware != nullptr && hardware->most_dims == most_dims && hardware->accumulator.config() == op.config) {
+      return hardware;
+    }
   }
+  auto hardware = std::make_shared<const ScHardware>(op, most_dims);
+  live.push_back(hardware);
+  return hardware;
 }
 
-// Dimensions whose signs differ.
-void CountNegatives(const ScOperator& op, const ScLeft& left, int64_t dims, const uint8_t* block, int32_t* negatives) {
-  std::fill_n(negatives, kBlockRows, 0);
+void SumBlocks(const Simd& simd, const ScLookup& lookup, const ScHardware* hardware, std::span<const ScLeft> left,
+               int64_t first_dim, int64_t dims, const uint8_t* blocks, int64_t block_stride, int64_t num_blocks,
+               int32_t* acc) {
+  const ScGateSteps* steps = hardware == nullptr ? nullptr : hardware->accumulator.gate_steps();
+  if (steps != nullptr) return SumByGates(simd, *steps, left, first_dim, dims, blocks, block_stride, num_blocks, acc);
+  simd.sc_block(lookup.table(), left.data(), static_cast<int64_t>(left.size()), first_dim, dims, blocks, block_stride,
+                num_blocks, acc);
+}
+
+void CountNegatives(const ScOperator& op, const uint8_t* left, int64_t dims, const uint8_t* block, int32_t* negatives) {
   const bool is_offset = op.code == ScCode::kOffset;
   for (int64_t d = 0; d < dims; ++d) {
     const uint8_t* codes = block + d * kBlockRows;
     if (is_offset) {
-      const bool minus = left.codes[d] < op.q_max;
+      const bool minus = left[d] < op.q_max;
       for (int64_t r = 0; r < kBlockRows; ++r) negatives[r] += (codes[r] < op.q_max) != minus ? 1 : 0;
     } else {
-      for (int64_t r = 0; r < kBlockRows; ++r) negatives[r] += (codes[r] ^ left.codes[d]) >> 7;
+      for (int64_t r = 0; r < kBlockRows; ++r) negatives[r] += (codes[r] ^ left[d]) >> 7;
     }
   }
-}
-
-}  // namespace
-
-ScHardware::ScHardware(const ScOperator& op, int64_t most_dims)
-    : accumulator(op, most_dims), a(op, op.config.fault_activation), b(op, op.config.fault_weight) {}
-
-ScHardwarePtr MakeScHardware(const ScOperator& op, int64_t most_dims) {
-  if (!HasFaults(op.config) && HasPlainSums(op.config)) return nullptr;
-  return std::make_shared<const ScHardware>(op, most_dims);
 }
 
 void ReadCodes(const ScOperator& op, const ScWordFaults& faults, uint64_t key, std::span<const int32_t> columns,
@@ -91,13 +125,9 @@ void AccumulateBlock(const Simd& simd, const ScLookup& lookup, const ScBlockSums
                      int64_t dims, const uint8_t* block, int32_t* acc) {
   const ScOperator& op = *lookup.op;
   const ScAccumulator& accumulator = sums.hardware->accumulator;
-  if (accumulator.adder() != nullptr) {
-    SumByGates(op, *accumulator.adder(), left, dims, block, sums.outputs, acc);
-  } else if (accumulator.config().acc_group > 0) {
-    SumGroups(simd, lookup, accumulator, left, dims, block, acc);
-  }
+  if (!sums.hardware->sums_whole()) SumGroups(simd, lookup, accumulator, left, dims, block, acc);
   int32_t negatives[kBlockRows] = {};
-  if (accumulator.wants_negatives()) CountNegatives(op, left, dims, block, negatives);
+  if (accumulator.wants_negatives()) CountNegatives(op, left.codes, dims, block, negatives);
   for (int64_t r = 0; r < sums.outputs; ++r) {
     acc[r] = accumulator.Finish(acc[r], negatives[r], dims, op.config.stoc_len, sums.row,
                                 sums.first_column + static_cast<uint64_t>(r));

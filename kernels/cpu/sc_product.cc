@@ -102,9 +102,10 @@ void RunItem(const Simd& simd, const ScStreams& streams, const ScRows& a, const 
           left[t] = a.Left(item.first_row + order.rows[t0 + t], chunks.begin(c));
           if (run.lookup->wide_row.empty()) left[t].num_wide = 0;
         }
-        if (item.target->use == nullptr || item.target->use->hardware->sums_counts()) {
-          simd.sc_block(run.lookup->table(), left, tile, 0, chunks.dims(c), codes, b.block_bytes(), item.num_blocks,
-                        scratch->acc);
+        const ScHardware* hardware = item.target->use == nullptr ? nullptr : item.target->use->hardware;
+        if (hardware == nullptr || hardware->sums_whole()) {
+          SumBlocks(simd, *run.lookup, hardware, {left, static_cast<size_t>(tile)}, 0, chunks.dims(c), codes,
+                    b.block_bytes(), item.num_blocks, scratch->acc);
         }
         for (int64_t t = 0; t < tile; ++t) {
           const int64_t row = item.first_row + order.rows[t0 + t];

@@ -158,10 +158,10 @@ void Random(uint64_t seed, uint64_t stream, uint64_t first, int64_t n, float std
 }  // namespace avx2
 
 const Simd& Avx2Simd() {
-  static constexpr Simd kSimd = {"avx2",         avx2::ScBlock,    avx2::ScDequantize, avx2::MaxAbsBits,
-                                 avx2::Quantize, avx2::DotRows,    avx2::WeightedSum,  avx2::SumSquares,
-                                 avx2::ExpSum,   avx2::Divergence, avx2::SiluMul,      avx2::Load,
-                                 avx2::Random,   &avx2::kFixed,    &avx2::kPanel};
+  static constexpr Simd kSimd = {"avx2",           avx2::ScBlock,  avx2::SumByGates, avx2::ScDequantize,
+                                 avx2::MaxAbsBits, avx2::Quantize, avx2::DotRows,    avx2::WeightedSum,
+                                 avx2::SumSquares, avx2::ExpSum,   avx2::Divergence, avx2::SiluMul,
+                                 avx2::Load,       avx2::Random,   &avx2::kFixed,    &avx2::kPanel};
   return kSimd;
 }
 

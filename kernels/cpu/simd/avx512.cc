@@ -175,18 +175,18 @@ void Random(uint64_t seed, uint64_t stream, uint64_t first, int64_t n, float std
 }  // namespace avx512
 
 const Simd& Avx512BwSimd() {
-  static constexpr Simd kSimd = {"avx512bw",       avx512::ScBlockBw,  avx512::ScDequantize, avx512::MaxAbsBits,
-                                 avx512::Quantize, avx512::DotRows,    avx512::WeightedSum,  avx512::SumSquares,
-                                 avx512::ExpSum,   avx512::Divergence, avx512::SiluMul,      avx512::Load,
-                                 avx512::Random,   &avx512::kFixed,    &avx512::kPanelBw};
+  static constexpr Simd kSimd = {"avx512bw",         avx512::ScBlockBw, avx512::SumByGates, avx512::ScDequantize,
+                                 avx512::MaxAbsBits, avx512::Quantize,  avx512::DotRows,    avx512::WeightedSum,
+                                 avx512::SumSquares, avx512::ExpSum,    avx512::Divergence, avx512::SiluMul,
+                                 avx512::Load,       avx512::Random,    &avx512::kFixed,    &avx512::kPanelBw};
   return kSimd;
 }
 
 const Simd& Avx512VbmiSimd() {
-  static constexpr Simd kSimd = {"avx512vbmi",     avx512::ScBlockVbmi, avx512::ScDequantize, avx512::MaxAbsBits,
-                                 avx512::Quantize, avx512::DotRows,     avx512::WeightedSum,  avx512::SumSquares,
-                                 avx512::ExpSum,   avx512::Divergence,  avx512::SiluMul,      avx512::Load,
-                                 avx512::Random,   &avx512::kFixedVnni, &avx512::kPanelVbmi};
+  static constexpr Simd kSimd = {"avx512vbmi",       avx512::ScBlockVbmi, avx512::SumByGates,  avx512::ScDequantize,
+                                 avx512::MaxAbsBits, avx512::Quantize,    avx512::DotRows,     avx512::WeightedSum,
+                                 avx512::SumSquares, avx512::ExpSum,      avx512::Divergence,  avx512::SiluMul,
+                                 avx512::Load,       avx512::Random,      &avx512::kFixedVnni, &avx512::kPanelVbmi};
   return kSimd;
 }
 

@@ -44,6 +44,7 @@ void ScBlockVbmi(const ScTable& table, const ScLeft* left, int64_t num_left, int
 void ScBlockBw(const ScTable& table, const ScLeft* left, int64_t num_left, int64_t first_dim, int64_t dims,
                const uint8_t* blocks, int64_t block_stride, int64_t num_blocks, int32_t* acc);
 extern const PanelLoops kPanelBw, kPanelVbmi;  // panel_avx512.cc
+void SumByGates(const GateCall& call);
 void ScDequantize(const int32_t* acc, float gain, float scale_a, const float* scale_b, float* y);
 uint32_t MaxAbsBits(const float* x, int64_t n);
 void Quantize(const float* x, int64_t n, float scale, int q_max, uint8_t* codes);

@@ -128,13 +128,17 @@ void Random(uint64_t seed, uint64_t stream, uint64_t first, int64_t n, float std
 }
 
 }  // namespace
+
+// Scalar code there is, for the same instruction set.
+void SumByGates(const GateCall& call) { ScalarSimd().gate_sums(call); }
+
 }  // namespace neon
 
 const Simd& NeonSimd() {
-  static constexpr Simd kSimd = {"neon",         neon::ScBlock,    neon::ScDequantize, neon::MaxAbsBits,
-                                 neon::Quantize, neon::DotRows,    neon::WeightedSum,  neon::SumSquares,
-                                 neon::ExpSum,   neon::Divergence, neon::SiluMul,      neon::Load,
-                                 neon::Random,   &neon::kFixed,    &neon::kPanel};
+  static constexpr Simd kSimd = {"neon",           neon::ScBlock,  neon::SumByGates, neon::ScDequantize,
+                                 neon::MaxAbsBits, neon::Quantize, neon::DotRows,    neon::WeightedSum,
+                                 neon::SumSquares, neon::ExpSum,   neon::Divergence, neon::SiluMul,
+                                 neon::Load,       neon::Random,   &neon::kFixed,    &neon::kPanel};
   return kSimd;
 }
 

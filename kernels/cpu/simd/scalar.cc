@@ -2,6 +2,7 @@
 // The reference: what every variant computes, as plainly as it can be said.
 #include <cstring>
 
+#include "kernels/cpu/simd/gate_sums.h"
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/math/elementary.h"
 #include "kernels/math/fixed_point.h"
@@ -50,6 +51,13 @@ void ScBlock(const ScTable& table, const ScLeft* left, int64_t num_left, int64_t
     }
   }
 }
+
+struct OneBlock {
+  static constexpr int kBlocks = 1;
+  using Planes = uint64_t __attribute__((vector_size(16)));
+  static Planes Swap(const Planes& x) { return __builtin_shufflevector(x, x, 1, 0); }
+};
+void SumByGates(const GateCall& call) { GateSums<OneBlock>::Sum(call); }
 
 void ScDequantize(const int32_t* acc, float gain, float scale_a, const float* scale_b, float* y) {
   for (int r = 0; r < kBlockRows; ++r) y[r] = y[r] + BipolarProduct(acc[r], gain, scale_a, scale_b[r]);
@@ -182,8 +190,9 @@ constexpr FixedLoops kFixed = {FixedConvert, FixedDots, FixedStored, 1};
 }  // namespace
 
 const Simd& ScalarSimd() {
-  static constexpr Simd kSimd = {"scalar",   ScBlock, ScDequantize, MaxAbsBits, Quantize, DotRows, WeightedSum,
-                                 SumSquares, ExpSum,  Divergence,   SiluMul,    Load,     Random,  &kFixed};
+  static constexpr Simd kSimd = {"scalar",   ScBlock, SumByGates,  ScDequantize, MaxAbsBits,
+                                 Quantize,   DotRows, WeightedSum, SumSquares,   ExpSum,
+                                 Divergence, SiluMul, Load,        Random,       &kFixed};
   return kSimd;
 }
 

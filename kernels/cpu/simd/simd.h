@@ -12,6 +12,7 @@
 #include "kernels/base/dtype.h"
 #include "kernels/cpu/simd/sc_table.h"
 #include "kernels/math/divergence.h"
+#include "kernels/sc/hardware/gate_steps.h"
 
 namespace stoch::cpu {
 
@@ -89,6 +90,33 @@ struct FixedLoops {
   int64_t max_stored;  // rows of x up to which `stored` takes less time than `convert` and `dots`
 };
 
+// Sums by an adder of gates: acc[(t * num_blocks + b) * 64 + r] of the codes left[t] and the right codes
+// blocks[b * block_stride + i * 64 + r] over i < dims. Groups begin at the first of these dimensions, masks go by
+// first_dim + i.
+struct GateCall {
+  static constexpr int kMostCycles = 256;
+  static constexpr int kMostWords = 8;       // of a variant's planes
+  static constexpr int kCounterPlanes = 32;  // bits of a count
+  static constexpr int64_t kMostLeft = 64;
+
+  // Dimensions that are prepared at a time: whole groups.
+  static constexpr int64_t Slice(int group) { return group >= 32 ? group : 32 / group * group; }
+  static constexpr int64_t ScratchBytes(int levels, int group) {
+    return 8 * kMostWords * (2 * kMostCycles + kMostLeft * kCounterPlanes + Slice(group) * (levels + 1));
+  }
+
+  const ScGateTables* tables = nullptr;
+  const uint8_t* const* left = nullptr;
+  int64_t num_left = 0;  // up to kMostLeft
+  int64_t first_dim = 0;
+  int64_t dims = 0;
+  const uint8_t* blocks = nullptr;
+  int64_t block_stride = 0;
+  int64_t num_blocks = 0;
+  int32_t* acc = nullptr;
+  uint64_t* scratch = nullptr;  // ScratchBytes, aligned to 64
+};
+
 struct Simd {
   std::string_view name;
 
@@ -96,6 +124,7 @@ struct Simd {
   // left[t].codes[i] and right code blocks[b * block_stride + i * 64 + r].
   void (*sc_block)(const ScTable& table, const ScLeft* left, int64_t num_left, int64_t first_dim, int64_t dims,
                    const uint8_t* blocks, int64_t block_stride, int64_t num_blocks, int32_t* acc);
+  void (*gate_sums)(const GateCall& call);
   // y[r] = y[r] + (float(acc[r]) * gain) * (scale_a * scale_b[r]) for 64 rows.
   void (*sc_dequantize)(const int32_t* acc, float gain, float scale_a, const float* scale_b, float* y);
 

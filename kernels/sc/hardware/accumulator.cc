@@ -24,7 +24,14 @@ ScAccumulator::ScAccumulator(const ScOperator& op, int64_t most_dims)
   if (config_.fault_acc > 0) {
     register_line_ = MakeBinomialLine(config_.fault_acc_bit >= 0 ? 1 : config_.acc_bits, config_.fault_acc);
   }
-  if (config_.adder != ScAdder::kCounter) adder_ = std::make_unique<const ScAdderStreams>(op);
+  if (config_.adder == ScAdder::kCounter) return;
+  adder_ = std::make_unique<const ScAdderStreams>(op);
+  gate_steps_ = std::make_unique<const ScGateSteps>(op);
+}
+
+int64_t ScAccumulator::bytes() const {
+  return (flips_ == nullptr ? 0 : flips_->bytes()) + (adder_ == nullptr ? 0 : adder_->bytes() + gate_steps_->bytes()) +
+         static_cast<int64_t>(register_line_.entries.size() * sizeof(uint64_t));
 }
 
 ScAccumulator::Row ScAccumulator::KeysOf(const ScSite& site, uint64_t row) const {

@@ -8,10 +8,14 @@
 
 #include "kernels/sc/hardware/adder.h"
 #include "kernels/sc/hardware/binomial.h"
+#include "kernels/sc/hardware/gate_steps.h"
 #include "kernels/sc/sc_operator.h"
 #include "kernels/sc/sc_site.h"
 
 namespace stoch {
+
+// Whether anything of a product's hardware is not ideal.
+constexpr bool HasHardware(const ScConfig& config) { return HasFaults(config) || !HasPlainSums(config); }
 
 // The number of a chunk of a linear's protected channels counts from here.
 inline constexpr int64_t kFirstProtectedChunk = 32768;
@@ -29,8 +33,11 @@ class ScAccumulator {
   ScAccumulator(const ScOperator& op, int64_t most_dims);
 
   const ScConfig& config() const { return config_; }
-  // The streams of an adder by gates, null with the counter.
+  // The streams of an adder by gates, as words and as kernels have them; null with the counter.
   const ScAdderStreams* adder() const { return adder_.get(); }
+  const ScGateSteps* gate_steps() const { return gate_steps_.get(); }
+  // Memory of all tables.
+  int64_t bytes() const;
   // Whether Finish wants the number of dimensions whose signs differ.
   bool wants_negatives() const { return flips_ != nullptr && signs_apart_; }
 
@@ -53,6 +60,7 @@ class ScAccumulator {
   BinomialTablePtr flips_;      // of product bits; null: none
   BinomialLine register_line_;  // of the register, or its one bit
   std::unique_ptr<const ScAdderStreams> adder_;
+  std::unique_ptr<const ScGateSteps> gate_steps_;
 };
 
 // Dimensions [begin, begin + dims) of a chunk that begins at chunk_begin: levels a[d] and b[d] of dimension d, whose

@@ -27,6 +27,16 @@ uint64_t Deposit(uint64_t mask, uint64_t* from) {
 
 }  // namespace
 
+std::vector<int> MuxInputs(const ScConfig& config) {
+  std::vector<int> inputs;
+  for (int t = 0; t < config.stoc_len; ++t) {
+    const uint64_t draw = RandomBits(config.source_seed, kMuxStream, static_cast<uint64_t>(t));
+    const auto group = static_cast<unsigned>(config.adder_group);
+    inputs.push_back(static_cast<int>((static_cast<unsigned __int128>(draw) * group) >> 64));
+  }
+  return inputs;
+}
+
 ScAdderStreams::ScAdderStreams(const ScOperator& op)
     : adder_(op.config.adder),
       gate_(op.config.gate),
@@ -57,12 +67,15 @@ ScAdderStreams::ScAdderStreams(const ScOperator& op)
   for (int t = 0; t < stoc_len_; ++t) all_.bits[t / 64] |= uint64_t{1} << (t % 64);
   if (adder_ != ScAdder::kMux) return;
   selected_.resize(static_cast<size_t>(group_));
+  const std::vector<int> inputs = MuxInputs(op.config);
   for (int t = 0; t < stoc_len_; ++t) {
-    const uint64_t draw = RandomBits(op.config.source_seed, kMuxStream, static_cast<uint64_t>(t));
-    const auto input =
-        static_cast<size_t>((static_cast<unsigned __int128>(draw) * static_cast<unsigned>(group_)) >> 64);
+    const auto input = static_cast<size_t>(inputs[static_cast<size_t>(t)]);
     selected_[input].bits[t / 64] |= uint64_t{1} << (t % 64);
   }
+}
+
+int64_t ScAdderStreams::bytes() const {
+  return static_cast<int64_t>((a_.size() + b_.size() + selected_.size()) * sizeof(Word));
 }
 
 ScAdderStreams::Word ScAdderStreams::Product(int64_t mask, int a, int b) const {

@@ -9,6 +9,10 @@
 
 namespace stoch {
 
+// The input of its group that a multiplexer takes in each cycle, one sequence for all groups: [stoc_len].
+// Requires: config resolved, adder = mux.
+std::vector<int> MuxInputs(const ScConfig& config);
+
 // The streams of an operator as words in order of cycles, and what its adder makes of them. Immutable; threads: safe.
 class ScAdderStreams {
  public:
@@ -18,6 +22,8 @@ class ScAdderStreams {
   // The sum of dimensions first..first + dims of a chunk: levels a[i], b[i * step] (LevelOfCode), groups of adder_group
   // from the first. Masks go by first + i.
   int64_t Sum(const int* a, const int* b, int64_t step, int64_t first, int64_t dims) const;
+
+  int64_t bytes() const;
 
  private:
   static constexpr int kMostWords = 4;
