@@ -38,6 +38,8 @@ class ScPlan {
   std::vector<KvCacheSpec::Products> AttentionLayers(int first, int count);
   // The configuration of an operator with its longest stream.
   ScConfig Config(int layer, ScOperatorId id) const;
+  // Null: none.
+  const std::vector<int32_t>* ProtectedChannels(int layer, std::string_view op) const;
 
  private:
   // Whether a layer's attention is not as every other's.
@@ -47,7 +49,6 @@ class ScPlan {
   std::shared_ptr<const ScLengthRule> Rule(int layer, ScOperatorId id, const ScConfig& op, int64_t channels) const;
   ScExtrasPtr Extras(int layer, ScOperatorId id, const ScConfig& op) const;
   int64_t InFeatures(ScOperatorId id) const;
-  const std::vector<int32_t>* ProtectedChannels(int layer, std::string_view op) const;
   void CheckLengths(const ScLengthRule& rule, const ScConfig& op, const std::string& where) const;
 
   const ScModelConfig& sc_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "models/decoder/weights.h"
+#include "models/hardware_plan.h"
 #include "models/operator_group.h"
 #include "models/sc_plan.h"
 
@@ -346,7 +347,9 @@ class ShardPlanner {
     const int64_t ring = backend_.AllocatedBytes(RingBytes(config_, precision_, sc_, shape_, backend_, shard_));
     plan_.head_workspace =
         sizes.head() + compared + scratch - ScratchBytes(config_, precision_, sc_, shape_, backend_, shard_, false);
-    return sizes.total() + compared + scratch + ring;
+    const int64_t hardware =
+        precision_ == Precision::kSc ? HardwareTableBytes(config_, sc_, NumPages(shape_) * kKvPageTokens) : 0;
+    return sizes.total() + compared + scratch + ring + hardware;
   }
 
   const ModelFiles& files_;

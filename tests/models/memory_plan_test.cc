@@ -10,8 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cpu/simd/simd.h"
 #include "kernels/registry.h"
+#include "kernels/sc/hardware/accumulator.h"
 #include "kernels/wrappers/forwarding_backend.h"
+#include "models/hardware_plan.h"
 #include "tests/kernels/plan/gpu_models.h"
 #include "tests/models/planned_gpu.h"
 
@@ -73,6 +76,34 @@ TEST(MemoryPlan, CountsRowsOfBaseLogits) {
   const int64_t bytes = 3 * files.config.vocab_size * 4;
   EXPECT_EQ(with.total.total() - without.total.total(), bytes);
   EXPECT_EQ(with.head_workspace - without.head_workspace, bytes);  // they are where the logits are
+}
+
+TEST(MemoryPlan, CountsTablesOfHardwareOnce) {
+  const auto backend = OpenBackend("cpu", {.threads = 2, .cpu_variant = ""}, nullptr);
+  const ModelFiles files = OpenModelFiles("random:llama-3.2-1b");
+  PassShape shape;
+  shape.context = shape.kv_tokens = 128;
+  shape.max_rows = shape.max_logit_rows = 64;
+  const auto plan = [&](const std::string& settings) {
+    const ScModelConfig sc = ParseScModelConfig(std::vector<std::string>{settings});
+    return PlanMemory(files, Precision::kSc, sc, shape, *backend);
+  };
+  const auto tables = [&](const std::string& settings) {
+    return HardwareTableBytes(files.config, ParseScModelConfig(std::vector<std::string>{settings}), 128);
+  };
+  const int64_t ideal = plan("attention=exact,stoc_len=128").total.workspace;
+  EXPECT_EQ(tables("attention=exact,stoc_len=128"), 0);
+  // Linears of 2048 and of 8192 dimensions in every layer, each in one chunk.
+  const auto binomials = [](int64_t dims) { return BinomialTable(0.001, dims * 128).bytes(); };
+  const std::string faults = "attention=exact,stoc_len=128,chunk_d=0,fault_product=0.001";
+  EXPECT_EQ(tables(faults), binomials(2048) + binomials(8192));
+  EXPECT_EQ(plan(faults).total.workspace, ideal + tables(faults));
+  // Sums by gates take memory on each of two threads, too.
+  const std::string adder = "attention=exact,stoc_len=128,q_proj.adder=or,q_proj.adder_group=4";
+  const ScModelConfig config = ParseScModelConfig(std::vector<std::string>{adder});
+  const ScOperatorPtr op = MakeScOperator(config.at(ScOperatorId::kQProj));
+  EXPECT_EQ(tables(adder), ScAccumulator(*op, 2048).bytes());
+  EXPECT_EQ(plan(adder).total.workspace, ideal + tables(adder) + 2 * cpu::GateCall::ScratchBytes(128, 4));
 }
 
 // A GPU of several that positions are dealt over has no more than its share, and 2 %, of the cache and the activations, and

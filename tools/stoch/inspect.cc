@@ -31,6 +31,7 @@
 #include "loader/checkpoint/safetensors.h"
 #include "loader/config/config_json.h"
 #include "models/decoder/memory_plan.h"
+#include "models/hardware_plan.h"
 #include "research/sc_files.h"
 
 namespace stoch::cli {
@@ -124,6 +125,12 @@ struct Report {
 
   Device device() const { return backend.devices()[0]; }
 };
+
+// Of the workspace, tables of hardware that is not ideal.
+int64_t HardwareBytes(const Report& report) {
+  if (report.engine.precision != Precision::kSc) return 0;
+  return HardwareTableBytes(report.files.config, report.engine.sc, NumPages(report.shape) * kKvPageTokens);
+}
 
 bool IsDealt(const Report& report) { return !report.placement.stripes.empty(); }
 bool IsDivided(const Report& report) { return !report.placement.rows.empty(); }
@@ -239,6 +246,7 @@ std::string AsJson(const Report& report) {
       {"pass_rows", report.shape.max_rows},
       {"device", {{"name", info.name}, {"total_bytes", info.total_bytes}, {"free_bytes", info.free_bytes}}},
       {"memory", MemoryJson(report.plan.total)},
+      {"hardware_table_bytes", HardwareBytes(report)},
       {"decode_stream_bytes", report.plan.decode_stream_bytes},
       {"split", SplitName(report)},
       {"devices", DevicesJson(report)},
@@ -326,6 +334,9 @@ std::string AsText(const Report& report) {
   plan.Add({"embedding", Bytes(memory.embedding)});
   plan.Add({"KV cache", Bytes(memory.kv_cache)});
   plan.Add({fmt::format("workspace, of passes of {} rows", report.shape.max_rows), Bytes(memory.workspace)});
+  if (const int64_t hardware = HardwareBytes(report); hardware > 0) {
+    plan.Add({"of it, tables of faults, registers, adders", Bytes(hardware)});
+  }
   if (memory.runtime > 0) plan.Add({"context, code, graphs", Bytes(memory.runtime)});
   plan.Add({"total", Bytes(memory.total())});
   if (memory.host > 0) plan.Add({"embedding, on the host", Bytes(memory.host)});
