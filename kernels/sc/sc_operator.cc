@@ -153,6 +153,36 @@ bool ActLikeStreams(const CountTable& table) {
   return true;
 }
 
+// Streams whose bits give the counts of a table, where its counts rise with side b in steps that fit stoc_len cycles: of
+// the cycles between two levels of b, as many as any level of a counts more, each level of a is on in the first ones.
+void AddStreamsOfCounts(ScOperator& op) {
+  constexpr int kMost = 256;
+  const int length = op.config.stoc_len;
+  if (op.code == ScCode::kOffset || !op.wide_counts.empty() || length > kMost) return;
+  const int words = (length + 63) / 64;
+  std::vector<uint64_t> streams(static_cast<size_t>(op.masks) * static_cast<size_t>(op.levels * words));
+  std::vector<uint16_t> ranks;
+  for (int mask = 0; mask < op.masks; ++mask) {
+    int rank = 0;
+    for (int b = 0; b < op.levels; ++b) {
+      ranks.push_back(static_cast<uint16_t>(rank));
+      int most = 0;
+      for (int a = 0; a < op.levels; ++a) {
+        const int rise = b + 1 < op.levels ? op.count(mask, a, b + 1) - op.count(mask, a, b) : 0;
+        if (rise < 0 || (b == 0 && op.count(mask, a, 0) != 0) || rank + rise > length) return;
+        uint64_t* bits = streams.data() + static_cast<size_t>((mask * op.levels + a) * words);
+        for (int i = rank; i < rank + rise; ++i) bits[i / 64] |= uint64_t{1} << (i % 64);
+        most = std::max(most, rise);
+      }
+      rank += most;
+    }
+  }
+  op.has_streams = true;
+  op.stream_words = words;
+  op.streams_a = std::move(streams);
+  op.ranks_b = std::move(ranks);
+}
+
 // gate=counts. Magnitudes that do not act like streams become the table of their signed products.
 void BuildFromCounts(ScOperator& op) {
   if (op.config.count_table.get() == nullptr) {
@@ -168,12 +198,12 @@ void BuildFromCounts(ScOperator& op) {
   if (unipolar || table.levels == 1 << p) {
     op.code = unipolar ? ScCode::kAsymmetric : ScCode::kOffset;
     SetCounts(op, table.entries);
-    return;
+    return AddStreamsOfCounts(op);
   }
   if (ActLikeStreams(table)) {
     op.code = ScCode::kSignMagnitude;
     SetCounts(op, table.entries);
-    return;
+    return AddStreamsOfCounts(op);
   }
   op.code = ScCode::kOffset;
   op.levels = 1 << p;

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "research/reference.h"
 #include "kernels/math/random.h"
 #include "kernels/registry.h"
 #include "models/sc_model_config.h"
+#include "research/reference.h"
 
 namespace stoch::test {
 namespace {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <memory>
 #include <numeric>
 #include <set>
 #include <string>
@@ -17,7 +18,9 @@
 namespace stoch {
 namespace {
 
-ScConfig Config(const std::vector<std::pair<std::string, std::string>>& entries) {
+using Entries = std::vector<std::pair<std::string, std::string>>;
+
+ScConfig Config(const Entries& entries) {
   ScConfig config;
   for (const auto& [name, value] : entries) SetScParameter(config, name, value);
   return config;
@@ -157,6 +160,57 @@ TEST(ScOperator, ProductsAreCloseToTheExactOnes) {
   EXPECT_LT(std::sqrt(error / (op->levels * op->levels)), 0.7);
   EXPECT_EQ(op->count(0, 127, 127), 256);
   EXPECT_EQ(op->count(0, 0, 127), 0);
+}
+
+// Counts of one's own, here those of `from`, with `change` applied to the entries.
+template <typename Change>
+ScOperatorPtr FromCounts(const ScOperator& from, const Change& change) {
+  auto table = std::make_shared<stoch::CountTable>();
+  table->masks = from.masks;
+  table->levels = from.levels;
+  table->entries.assign(from.counts.begin(), from.counts.end());
+  change(&table->entries);
+  ScConfig config;
+  config.gate = ScGate::kCounts;
+  config.mode = from.config.mode;
+  config.stoc_len = from.config.stoc_len;
+  config.counts = "counts";
+  config.count_table = CountTablePtr(table);
+  return MakeScOperator(config);
+}
+
+TEST(ScOperator, CountsThatRiseWithSideBHaveStreams) {
+  for (const Entries& settings :
+       {Entries{{"halve", "1"}}, Entries{{"stoc_len", "100"}}, Entries{{"gate", "and"}, {"mode", "unipolar"}}}) {
+    const ScOperatorPtr built_in = MakeScOperator(Config(settings));
+    const ScOperatorPtr op = FromCounts(*built_in, [](std::vector<int32_t>*) {});
+    ASSERT_TRUE(op->has_streams);
+    ASSERT_EQ(op->counts, built_in->counts);
+    const auto words = static_cast<size_t>(op->stream_words);
+    for (int mask = 0; mask < op->masks; ++mask) {
+      for (int a = 0; a < op->levels; a += 3) {
+        const uint64_t* bits = op->streams_a.data() + static_cast<size_t>(mask * op->levels + a) * words;
+        for (int b = 0; b < op->levels; ++b) {
+          int ones = 0;
+          const int rank = op->ranks_b[static_cast<size_t>(mask * op->levels + b)];
+          for (int i = 0; i < rank; ++i) ones += static_cast<int>(bits[i / 64] >> (i % 64) & 1);
+          ASSERT_EQ(ones, op->count(mask, a, b)) << mask << ", " << a << ", " << b;
+        }
+      }
+    }
+  }
+}
+
+TEST(ScOperator, CountsThatFallOrRiseTooMuchHaveNone) {
+  const ScOperatorPtr built_in = MakeScOperator(Config({{"halve", "1"}}));
+  const auto at = [](int a, int b) { return static_cast<size_t>(a * 128 + b); };
+  const ScOperatorPtr falls = FromCounts(*built_in, [&](auto* entries) { (*entries)[at(100, 90)] = 0; });
+  EXPECT_FALSE(falls->has_streams);
+  const ScOperatorPtr rises = FromCounts(*built_in, [&](auto* entries) {
+    for (int b = 1; b < 128; ++b) (*entries)[at(3, b)] = 200;
+  });
+  EXPECT_FALSE(rises->has_streams);
+  EXPECT_EQ(rises->count(0, 3, 5), 200);
 }
 
 }  // namespace
