@@ -19,6 +19,8 @@ namespace stoch {
 // kQuery: queries go to every device, which works on its own positions: whole lanes. What comes back of each row and
 //         head are two maxima, sums of lanes, and int32 sums of p v (exact attention: lanes of p v).
 enum class RingRoute : uint8_t { kAuto, kRing, kQuery };
+// Queries of up to so many rows of a sequence, and their results, take less to send than its keys and values.
+inline constexpr int32_t kQueryRows = 8;
 
 // parts[i] is AttentionCall on the device of stripe i of parts.size(), with these differences.
 // Shapes:   parts[i].pass holds the whole pass, the same on every device: absolute positions, and pages of the cache's

@@ -15,9 +15,6 @@
 namespace stoch::cpu {
 namespace {
 
-// Up to so many rows of a sequence take less to send, and their results, than its keys and values.
-constexpr int32_t kQueryRows = 8;
-
 constexpr int kWindows = 2;  // one is filled while the other is computed with
 constexpr int kSlabs = 2;
 

@@ -380,7 +380,8 @@ INSTANTIATE_TEST_SUITE_P(Rules, Folders,
                                          NamedTreeRule{"Prefixes", CheckPrefixes},
                                          NamedTreeRule{"Forwarding", CheckForwarding},
                                          NamedTreeRule{"Readmes", CheckReadmes}, NamedTreeRule{"Results", CheckResults},
-                                         NamedTreeRule{"Log", CheckLog}, NamedTreeRule{"Workflows", CheckWorkflows}),
+                                         NamedTreeRule{"Log", CheckLog}, NamedTreeRule{"Routes", CheckRoutes},
+                                         NamedTreeRule{"Workflows", CheckWorkflows}),
                          [](const auto& rule) { return rule.param.name; });
 
 TEST(WholeTree, CitesOnlyWhatIsThere) {
@@ -479,7 +480,8 @@ INSTANTIATE_TEST_SUITE_P(
                     NamedRule{"QuietLibraries", CheckQuietLibraries},
                     NamedRule{"StandardStreams", CheckStandardStreams}, NamedRule{"NoLibm", CheckNoLibm},
                     NamedRule{"Length", CheckLength}, NamedRule{"Functions", CheckFunctions},
-                    NamedRule{"Words", CheckWords}, NamedRule{"Licence", CheckLicence}),
+                    NamedRule{"Words", CheckWords}, NamedRule{"Plans", CheckPlans}, NamedRule{"Chooser", CheckChooser},
+                    NamedRule{"Licence", CheckLicence}),
     [](const auto& rule) { return rule.param.name; });
 
 }  // namespace

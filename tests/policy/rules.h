@@ -52,6 +52,11 @@ std::vector<std::string> CheckWords(const SourceFile& file);
 // script one of the first two does. Data, documents, generated stubs and empty files need none.
 std::vector<std::string> CheckLicence(const SourceFile& file);
 
+// No plan of kernels/plan has a flag: what it says is a value of an enum, or the plan is optional.
+std::vector<std::string> CheckPlans(const SourceFile& file);
+// No source of kernels/cuda reads a trait of a GPU that only a choice depends on.
+std::vector<std::string> CheckChooser(const SourceFile& file);
+
 // A function that has a body in a file: where its head begins and how many lines it has.
 struct FunctionSize {
   std::string name;
@@ -77,6 +82,8 @@ std::vector<std::string> CheckForwarding(const std::vector<SourceFile>& files);
 // Every folder has a README.md, but hidden ones and those below bench/results and tests/fuzz/seeds, whose tables are above
 // them. Every Markdown file begins with a heading.
 std::vector<std::string> CheckReadmes(const std::vector<SourceFile>& files);
+// Every route of kernels/plan/*/route.h names the source that runs it, and some plan takes it.
+std::vector<std::string> CheckRoutes(const std::vector<SourceFile>& files);
 // Every step of a workflow in .github runs one script of this repository.
 std::vector<std::string> CheckWorkflows(const std::vector<SourceFile>& files);
 // Every experiment of bench/log/*.tsv has its eight columns, a day and one of the verdicts that README.md there explains.

@@ -158,7 +158,7 @@ void RunMixedFresh(const Job& job) {
   Scratch scratch(job.ctx.workspace);
   const RowScratch memory = MakeRowScratch(job.ctx, scratch, job.args, job.shape, job.plan.spill);
   const MixedProducts& products = job.mixed();
-  LaunchMixedRows(job.ctx, job.args, job.shape, OperandsOf(job),
+  LaunchMixedRows(job.ctx, job.args, job.shape, job.plan.short_rows, OperandsOf(job),
                   {nullptr, products.qk.view(), products.av.view(), nullptr}, job.rows.all, memory.spill);
 }
 
@@ -174,7 +174,7 @@ void LaunchMixedTiles(const Job& job, const MixedQueries& mixed) {
   const WideLengths lengths{products.qk_ranks->tables(), mixed.q_slots, products.av_ranks->tables(), products.av.view(),
                             mixed.p_slots};
   for (const TileBatch& batch : job.rows.tiles.batches) {
-    LaunchMixedWide(job.ctx, args, LongestShape(job.shape), job.plan.wide, operands, lengths, job.rows.tiles, batch);
+    LaunchMixedWide(job.ctx, args, LongestShape(job.shape), *job.plan.wide, operands, lengths, job.rows.tiles, batch);
   }
 }
 
@@ -187,7 +187,7 @@ void RunMixedRows(const Job& job) {
   const RowScratch memory = MakeRowScratch(job.ctx, of_rows, job.args, job.shape, job.plan.spill);
   ScOperands operands = OperandsOf(job);
   operands.q = mixed.q;
-  LaunchMixedRows(job.ctx, job.args, job.shape, operands,
+  LaunchMixedRows(job.ctx, job.args, job.shape, job.plan.short_rows, operands,
                   {mixed.q_tables, products.qk.view(), products.av.view(), mixed.p_slots}, job.short_rows(),
                   memory.spill);
   ShowMixedLengths(job.ctx, job.args, job.call.site, products, job.pass, mixed);
@@ -201,7 +201,7 @@ void RunExact(const Job& job) {
 void RunHalf(const Job& job) {
   LaunchAppendValues(job.ctx, job.args, true);
   if (job.plan.long_rows == AttentionRoute::kHalfTiles) LaunchHalfTiles(job.ctx, job.args, job.rows.tiles);
-  if (job.short_rows().count > 0) LaunchHalfRows(job.ctx, job.args, job.shape, job.short_rows(), false);
+  if (job.short_rows().count > 0) LaunchHalfRows(job.ctx, job.args, job.shape, job.plan.short_rows, job.short_rows());
 }
 
 }  // namespace
@@ -286,9 +286,9 @@ void AttendCodes(DeviceContext& ctx, const AttentionArgs& args, const AttentionS
   if (has_tiles) {
     for (const TileBatch& batch : attended.tiles.batches) {
       if (BatchRoute(plan, batch.num_sequences) == AttentionRoute::kScWide) {
-        LaunchScWide(ctx, args, shape, plan.wide, operands, attended.tiles, batch);
+        LaunchScWide(ctx, args, shape, *plan.wide, operands, attended.tiles, batch);
       } else {
-        LaunchScTiles(ctx, args, shape, plan.tiles, operands, attended.tiles, batch);
+        LaunchScTiles(ctx, args, shape, *plan.tiles, operands, attended.tiles, batch);
       }
     }
   }
@@ -298,9 +298,30 @@ void AttendCodes(DeviceContext& ctx, const AttentionArgs& args, const AttentionS
   const RowScratch memory = MakeRowScratch(ctx, scratch, args, shape, plan.spill);
   const RowSet& rows = has_tiles ? attended.short_rows : attended.all;
   if (rows.count == 0) return;
-  if (CutsContexts(plan.short_rows)) return LaunchScSplit(ctx, args, plan.split, operands, rows, memory.split);
-  if (pairs.count > 0) return LaunchDilatedRows(ctx, args, shape, operands, pairs, rows, memory.spill);
-  LaunchScRows(ctx, args, shape, operands, rows, memory.spill);
+  switch (plan.short_rows) {
+    case AttentionRoute::kScLookup:
+    case AttentionRoute::kScResident:
+    case AttentionRoute::kScSplit: return LaunchScSplit(ctx, args, plan.split, operands, rows, memory.split);
+    case AttentionRoute::kDilatedRows: return LaunchDilatedRows(ctx, args, shape, operands, pairs, rows, memory.spill);
+    case AttentionRoute::kScFreshRows:
+    case AttentionRoute::kScRows:
+    case AttentionRoute::kScWindowRows:
+      return LaunchScRows(ctx, args, shape, plan.short_rows, operands, rows, memory.spill);
+    case AttentionRoute::kMixedFresh:
+    case AttentionRoute::kMixedRows:
+    case AttentionRoute::kMixedPlain:
+    case AttentionRoute::kDealtSplit:
+    case AttentionRoute::kDealtRows:
+    case AttentionRoute::kScTiles:
+    case AttentionRoute::kScWide:
+    case AttentionRoute::kMixedWide:
+    case AttentionRoute::kExactRows:
+    case AttentionRoute::kExactSplit:
+    case AttentionRoute::kHalfFreshRows:
+    case AttentionRoute::kHalfRows:
+    case AttentionRoute::kHalfTiles: break;  // of other lengths, or not for single rows
+  }
+  STOCH_CHECK(false);
 }
 
 void AttendValues(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const AttentionPlan& plan,
@@ -308,7 +329,9 @@ void AttendValues(DeviceContext& ctx, const AttentionArgs& args, const Attention
   Scratch scratch(ctx.workspace);
   const RowScratch memory = MakeRowScratch(ctx, scratch, args, shape, plan.spill);
   if (rows.count == 0) return;
-  if (CutsContexts(plan.short_rows)) return LaunchExactSplit(ctx, args, plan.split, rows, memory.split);
+  if (plan.short_rows == AttentionRoute::kExactSplit) {
+    return LaunchExactSplit(ctx, args, plan.split, rows, memory.split);
+  }
   LaunchExactRows(ctx, args, rows, memory.spill);
 }
 
@@ -332,7 +355,8 @@ void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
       return LaunchMixedAttention(ctx, job.args, call.site, job.mixed(), job.pairs, job.pass, ctx.IsRecording());
     case AttentionRoute::kExactRows:
     case AttentionRoute::kExactSplit: return RunExact(job);
-    case AttentionRoute::kHalfFreshRows: return LaunchHalfRows(ctx, job.args, job.shape, job.rows.all, true);
+    case AttentionRoute::kHalfFreshRows:
+      return LaunchHalfRows(ctx, job.args, job.shape, job.plan.short_rows, job.rows.all);
     case AttentionRoute::kHalfRows: return RunHalf(job);
     case AttentionRoute::kDealtSplit:
     case AttentionRoute::kDealtRows:

@@ -47,7 +47,7 @@ struct DealtRowsView {
 
 struct DealtAttention {
   AttentionArgs attention;  // pages and max_pages of the whole pass; kv: the striped cache; out: of the device's rows
-  AttentionShape shape;
+  DealtPlan plan;
   ScTables qk, av;
   float* scores = nullptr;  // [rows][num_heads][stride], of this device: scores, then exponentials, then weights
   int64_t stride = 0;       // a multiple of 4, and no less than the local positions that a row sees

@@ -165,18 +165,18 @@ void AttendCodes(DeviceContext& ctx, const AttentionArgs& args, const AttentionS
 void AttendValues(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const AttentionPlan& plan,
                   const RowSet& rows);
 
-// ---- row.cu: SC attention of single rows by count-table lookups. With operands.q.words null: passes of at most
-// kFreshRows rows, all of them in `rows`.
-void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape,
+// ---- row.cu: SC attention of single rows by count-table lookups. route: kScFreshRows (q.words null; passes of at most
+// kFreshRows rows, all of them in `rows`), kScRows, kScWindowRows.
+void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, AttentionRoute route,
                   const ScOperands& operands, const RowSet& rows, const ScoreSpill& spill);
 // kPerToken with a stream length for every (row, head) of q and of the probabilities. operands: of any length, for what
-// all of them share; q.words null: as above. Requires: lengths that depend on their row alone, with bytes.
+// all of them share. route: kMixedFresh (q.words null; one row), kMixedRows. Requires: lengths kByRow or kByTile.
 struct RowLengths {
   const ByteTable* q_tables = nullptr;  // [rows][num_heads]; not read where the kernel quantizes q
   LengthView qk, av;
   uint8_t* p_slots = nullptr;  // [rows][num_heads], written; null: not needed
 };
-void LaunchMixedRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape,
+void LaunchMixedRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, AttentionRoute route,
                      const ScOperands& operands, const RowLengths& lengths, const RowSet& rows,
                      const ScoreSpill& spill);
 // ---- dilated.cu: kPerToken, of positions that `pairs` admit, in scratch of the same size.
@@ -191,7 +191,7 @@ void LaunchExactSplit(DeviceContext& ctx, const AttentionArgs& args, const Split
                       const SplitScratch& scratch);
 
 // ---- tile.cu and wide/wide.cu: SC attention of a batch of tiles, by binary tensor cores (mma.sync) and by wgmma.
-// Requires: plan.supported; for wide tiles TakesBatch.
+// Requires: for wide tiles TakesBatch.
 void LaunchScTiles(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTilePlan& plan,
                    const ScOperands& operands, const TileSet& tiles, const TileBatch& batch);
 void LaunchScWide(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const WidePlan& plan,
@@ -201,10 +201,10 @@ void LaunchScWide(DeviceContext& ctx, const AttentionArgs& args, const Attention
 void LaunchExactRows(DeviceContext& ctx, const AttentionArgs& args, const RowSet& rows, const ScoreSpill& spill);
 
 // ---- half/: the fp16 baseline over a half cache, outside the bits contract.
-// fresh: the row kernel rotates and appends the rows of the pass itself; for passes of at most kFreshRows rows, all of
-// them in `rows`.
-void LaunchHalfRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const RowSet& rows,
-                    bool fresh);
+// route: kHalfFreshRows (the row kernel rotates and appends the rows of the pass itself; passes of at most kFreshRows
+// rows, all of them in `rows`), kHalfRows.
+void LaunchHalfRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, AttentionRoute route,
+                    const RowSet& rows);
 void LaunchHalfTiles(DeviceContext& ctx, const AttentionArgs& args, const TileSet& tiles);
 
 }  // namespace stoch::cuda

@@ -14,6 +14,7 @@
 #include <bit>
 #include <type_traits>
 
+#include "kernels/base/check.h"
 #include "kernels/cuda/attention/append.cuh"
 #include "kernels/cuda/attention/row_parts.cuh"
 #include "kernels/cuda/device/exchange.cuh"
@@ -177,7 +178,7 @@ void LaunchRows(DeviceContext& ctx, const AttentionShape& shape, Args args, cons
 }  // namespace
 }  // namespace attention_row
 
-void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape,
+void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, AttentionRoute route,
                   const ScOperands& operands, const RowSet& rows, const ScoreSpill& spill) {
   using attention_row::Phase;
   using attention_row::RowArgs;
@@ -185,27 +186,19 @@ void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, const Attention
   const auto launch = [&]<Phase kPhase>() {
     attention_row::LaunchRows<kPhase>(ctx, shape, row_args, rows, spill.rows_at_once);
   };
-  switch (shape.mode) {
-    case AttentionMode::kPerToken:
-      if (operands.q.words != nullptr) {
-        launch.operator()<Phase::kPerToken>();
-      } else if (operands.posted.q != nullptr) {
-        launch.operator()<Phase::kPosted>();
-        OfferOutput(ctx, args, operands.posted.out);
-      } else {
-        launch.operator()<Phase::kFresh>();
-      }
-      break;
-    case AttentionMode::kPerRow: launch.operator()<Phase::kPerRow>(); break;
-    case AttentionMode::kPerHead:
-      launch.operator()<Phase::kHeadMax>();
-      launch.operator()<Phase::kHeadOutput>();
-      break;
-    case AttentionMode::kExact: break;
+  if (route == AttentionRoute::kScRows) return launch.operator()<Phase::kPerToken>();
+  if (route == AttentionRoute::kScFreshRows) {
+    if (operands.posted.q == nullptr) return launch.operator()<Phase::kFresh>();
+    launch.operator()<Phase::kPosted>();
+    return OfferOutput(ctx, args, operands.posted.out);
   }
+  STOCH_CHECK(route == AttentionRoute::kScWindowRows);
+  if (shape.mode == AttentionMode::kPerRow) return launch.operator()<Phase::kPerRow>();
+  launch.operator()<Phase::kHeadMax>();
+  launch.operator()<Phase::kHeadOutput>();
 }
 
-void LaunchMixedRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape,
+void LaunchMixedRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, AttentionRoute route,
                      const ScOperands& operands, const RowLengths& lengths, const RowSet& rows,
                      const ScoreSpill& spill) {
   attention_row::MixedRowArgs row_args(attention_row::RowArgs(args, operands, spill));
@@ -213,7 +206,7 @@ void LaunchMixedRows(DeviceContext& ctx, const AttentionArgs& args, const Attent
   row_args.qk_lengths = lengths.qk;
   row_args.av_lengths = lengths.av;
   row_args.p_slots = lengths.p_slots;
-  if (operands.q.words == nullptr) {
+  if (route == AttentionRoute::kMixedFresh) {
     attention_row::LaunchRows<attention_row::Phase::kMixedFresh>(ctx, shape, row_args, rows, spill.rows_at_once);
   } else {
     attention_row::LaunchRows<attention_row::Phase::kMixed>(ctx, shape, row_args, rows, spill.rows_at_once);

@@ -385,12 +385,13 @@ void LaunchScores(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& ar
 
 template <int kHeadDim, int kWords>
 void LaunchValues(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& args, bool channel_scales) {
-  auto* kernel = plan.table_in_shared ? (channel_scales ? &TileValuesKernel<kHeadDim, kWords, true, true>
-                                                        : &TileValuesKernel<kHeadDim, kWords, true, false>)
-                                      : (channel_scales ? &TileValuesKernel<kHeadDim, kWords, false, true>
-                                                        : &TileValuesKernel<kHeadDim, kWords, false, false>);
+  auto* kernel = plan.table == ProbabilityTable::kShared
+                     ? (channel_scales ? &TileValuesKernel<kHeadDim, kWords, true, true>
+                                       : &TileValuesKernel<kHeadDim, kWords, true, false>)
+                     : (channel_scales ? &TileValuesKernel<kHeadDim, kWords, false, true>
+                                       : &TileValuesKernel<kHeadDim, kWords, false, false>);
   const int64_t table = int64_t{args.av.masks} * args.av.levels * kWords * 4;
-  STOCH_CHECK(!plan.table_in_shared || plan.value_shared_bytes >= table);
+  STOCH_CHECK(plan.table != ProbabilityTable::kShared || plan.value_shared_bytes >= table);
   Launch(ctx, kernel, args, plan.value_shared_bytes, 1);
 }
 

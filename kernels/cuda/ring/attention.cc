@@ -18,9 +18,6 @@
 namespace stoch::cuda {
 namespace {
 
-// Up to so many rows of a sequence take less to send, and their results, than its keys and values.
-constexpr int32_t kQueryRows = 8;
-
 // Some KV heads of a sequence.
 struct Round {
   size_t sequence = 0;
@@ -233,16 +230,17 @@ void RunRingAttention(const std::vector<DeviceContext*>& contexts, RingGroup& gr
   CheckRingHandles(call);
   CheckPasses(call);
   if (contexts.front()->IsRecording()) Reject(call.site, "a ring is not recorded into a graph");
-  const bool has_query = HasQueryRoute(call.parts.front().cache->spec());
-  if (call.route == RingRoute::kQuery && !has_query) {
+  const KvCacheSpec& spec = call.parts.front().cache->spec();
+  if (call.route == RingRoute::kQuery && !HasQueryRoute(spec)) {
     Reject(call.site, "exact queries do not go to the keys of GPUs: keys go the ring");
   }
   const std::vector<RingPart> parts = MakeRingParts(contexts, call);
   DealRows(parts, group.dealt);
-  const std::vector<PassLayout::Sequence>& sequences = parts.front().pass->layout().sequences;
-  const bool few = std::all_of(sequences.begin(), sequences.end(),
-                               [](const PassLayout::Sequence& sequence) { return sequence.num_rows <= kQueryRows; });
-  if (has_query && (call.route == RingRoute::kQuery || (call.route == RingRoute::kAuto && few))) {
+  int64_t most_rows = 0;
+  for (const PassLayout::Sequence& sequence : parts.front().pass->layout().sequences) {
+    most_rows = std::max<int64_t>(most_rows, sequence.num_rows);
+  }
+  if (PlanRingRoute(spec, call.route, most_rows) == RingRoute::kQuery) {
     return AttendByQuery(parts, group.query, probe);
   }
   for (const RingPart& part : parts) AppendKeys(part);

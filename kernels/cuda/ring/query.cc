@@ -80,7 +80,8 @@ DealtAttention QueryRows::ArgsOf(int rank) const {
   DealtAttention args;
   args.attention = own.args;
   args.attention.pass = own.pass->view();
-  args.shape = ShapeOf(*own.cache, layer, own.call->num_heads, spec.num_kv_heads);
+  args.plan =
+      PlanDealt(ctx.traits, ShapeOf(*own.cache, layer, own.call->num_heads, spec.num_kv_heads), count_, stride_);
   args.qk = ctx.tables.Get(own.cache->qk(layer));
   args.av = ctx.tables.Get(own.cache->av(layer));
   const RingPlaces places = own.places();
@@ -155,8 +156,6 @@ void QueryRows::Run(bool with_keys, RingProbe* probe) {
 }
 
 }  // namespace
-
-bool HasQueryRoute(const KvCacheSpec& spec) { return spec.mode == AttentionMode::kPerToken; }
 
 void AttendByQuery(const std::vector<RingPart>& parts, QueryExchange& exchange, RingProbe* probe) {
   const PassLayout& pass = parts.front().pass->layout();

@@ -9,9 +9,6 @@
 
 namespace stoch::cuda {
 
-// Whether queries may go to the keys of such caches.
-bool HasQueryRoute(const KvCacheSpec& spec);
-
 // parts: in the order of stripes, of a checked call, and dealt. Keys and values of the pass's rows go to the caches too.
 // Errors: LostHop, of this op or an earlier one.
 void AttendByQuery(const std::vector<RingPart>& parts, QueryExchange& exchange, RingProbe* probe);

@@ -83,7 +83,7 @@ AttentionRoute LongRoute(const AttentionShape& shape, const AttentionPass& pass,
   switch (shape.lengths) {
     case AttentionLengths::kUniform: break;
     case AttentionLengths::kByTile:  // all batches or none
-      return TakesBatch(plan.wide, pass.batch_sequences) ? AttentionRoute::kMixedWide : otherwise;
+      return plan.wide && TakesBatch(*plan.wide, pass.batch_sequences) ? AttentionRoute::kMixedWide : otherwise;
     case AttentionLengths::kByRow:
     case AttentionLengths::kAny: return otherwise;
   }
@@ -93,8 +93,8 @@ AttentionRoute LongRoute(const AttentionShape& shape, const AttentionPass& pass,
   if (shape.mode == AttentionMode::kExact) return otherwise;
   // Tiles over dealt positions skip nothing that is before a window.
   if (pass.use == AttentionUse::kRing && pass.window > 0 && pass.window < pass.max_length) return otherwise;
-  if (plan.wide.supported) return AttentionRoute::kScWide;
-  return plan.tiles.supported ? AttentionRoute::kScTiles : otherwise;
+  if (plan.wide) return AttentionRoute::kScWide;
+  return plan.tiles ? AttentionRoute::kScTiles : otherwise;
 }
 
 AttentionNorm NormOf(const AttentionShape& shape, const AttentionPass& pass, AttentionRoute route) {
@@ -180,7 +180,7 @@ AttentionPlan PlanAttention(const GpuTraits& gpu, const AttentionShape& shape, c
 int64_t DilatedSpan(int64_t segment, int64_t max_length) { return std::min(max_length, segment + kRowLanes); }
 
 AttentionRoute BatchRoute(const AttentionPlan& plan, int64_t sequences) {
-  const bool leaves = plan.long_rows == AttentionRoute::kScWide && !TakesBatch(plan.wide, sequences);
+  const bool leaves = plan.long_rows == AttentionRoute::kScWide && !TakesBatch(*plan.wide, sequences);
   return leaves ? AttentionRoute::kScTiles : plan.long_rows;
 }
 
@@ -192,7 +192,7 @@ std::string AttentionRoutes(const GpuTraits& gpu, const AttentionShape& shape, i
     // A graph is made for the longest context of its class.
     const int64_t length = is_prompt || is_dealt ? from : LongestOfBucket(ContextBucket(from), kLongest);
     if (is_dealt && !is_prompt && shape.mode != AttentionMode::kExact) {
-      return DealtRoute(PlanSplitParts(gpu, shape, DivideUp(length, shape.stripes)));
+      return PlanDealt(gpu, shape, tokens, DivideUp(length, shape.stripes)).route;
     }
     const int64_t rows = DivideUp(tokens, shape.stripes);
     AttentionPass pass = is_prompt ? AttentionPass::Prompt(rows, length) : AttentionPass::Rows(rows, length);
@@ -226,8 +226,14 @@ std::string AttentionRoutes(const GpuTraits& gpu, const AttentionLayers& layers,
   return all;
 }
 
-AttentionRoute DealtRoute(const SplitPlan& parts) {
-  return parts.kernel == SplitKernel::kNone ? AttentionRoute::kDealtRows : AttentionRoute::kDealtSplit;
+DealtPlan PlanDealt(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t stride) {
+  DealtPlan plan;
+  plan.split = PlanSplitParts(gpu, shape, stride);
+  if (plan.split.kernel != SplitKernel::kNone) plan.route = AttentionRoute::kDealtSplit;
+  const int64_t units = rows * shape.num_kv_heads * plan.split.head_blocks * (stride / kSplitUnit + 2);
+  plan.split.score_blocks = static_cast<int>(std::min<int64_t>(plan.split.score_blocks, units));
+  plan.split.value_blocks = static_cast<int>(std::min<int64_t>(plan.split.value_blocks, units));
+  return plan;
 }
 
 SpillPlan PlanSpill(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "kernels/plan/attention/route.h"
@@ -71,12 +72,12 @@ struct AttentionPlan {
   AttentionNorm norm = AttentionNorm::kNobody;
   AttentionHandover handover = AttentionHandover::kMemory;
   AttentionRows attended = AttentionRows::kAll;
-  int64_t count = 0;       // rows that go by short_rows
-  int64_t max_length = 0;  // of their contexts
-  ScRowPlan row;           // their first launch, where it is row.cu's or dilated.cu's
-  SplitPlan split;         // their launches, where short_rows cuts contexts
-  ScTilePlan tiles;        // where long_rows takes tiles
-  WidePlan wide;
+  int64_t count = 0;                // rows that go by short_rows
+  int64_t max_length = 0;           // of their contexts
+  ScRowPlan row;                    // their first launch, where it is row.cu's or dilated.cu's
+  SplitPlan split;                  // their launches, where short_rows cuts contexts
+  std::optional<ScTilePlan> tiles;  // where the shape has them: what long_rows, and BatchRoute, may take
+  std::optional<WidePlan> wide;
   SpillPlan spill;
   int64_t shared_bytes = 0;   // dynamic shared memory of short_rows' kernel, the largest of several
   int64_t scratch_bytes = 0;  // of both routes for any pass within the limits
@@ -85,8 +86,14 @@ AttentionPlan PlanAttention(const GpuTraits& gpu, const AttentionShape& shape, c
                             const AttentionPass& pass);
 // Route of a batch of tiles: wide tiles leave some to others (TakesBatch).
 AttentionRoute BatchRoute(const AttentionPlan& plan, int64_t sequences);
-// Route of rows whose queries go to the keys, where positions are dealt over devices.
-AttentionRoute DealtRoute(const SplitPlan& parts);
+
+// Rows whose queries go to the keys, where positions are dealt over devices.
+struct DealtPlan {
+  AttentionRoute route = AttentionRoute::kDealtRows;
+  SplitPlan split;  // kDealtSplit: how its products are cut, over no more blocks than there are units for
+};
+// stride: positions of a device that a row sees at most.
+DealtPlan PlanDealt(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t stride);
 
 // Routes of `tokens` rows, of one sequence (is_prompt) or of as many in a graph, by context: "rows fresh, split-resident
 // beyond 256", for people. segment: AttentionPass::segment. Where positions are dealt, `tokens` are those of all devices.

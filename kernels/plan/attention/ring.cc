@@ -81,6 +81,17 @@ RingLayout::RingLayout(const KvCacheSpec& spec, int num_heads, const PassLimits&
   end = areas + kQueryAreas * area_bytes;
 }
 
+bool HasQueryRoute(const KvCacheSpec& spec) { return spec.mode == AttentionMode::kPerToken; }
+
+RingRoute PlanRingRoute(const KvCacheSpec& spec, RingRoute asked, int64_t most_rows) {
+  switch (asked) {
+    case RingRoute::kRing:
+    case RingRoute::kQuery: return asked;
+    case RingRoute::kAuto: break;
+  }
+  return HasQueryRoute(spec) && most_rows <= kQueryRows ? RingRoute::kQuery : RingRoute::kRing;
+}
+
 int64_t QueryScoreBytes(const KvCacheSpec& spec, int num_heads, const PassLimits& limits) {
   if (IsExact(spec)) return 0;
   const int64_t context = limits.max_pages_per_sequence * spec.page_tokens;

@@ -10,6 +10,7 @@
 #include "kernels/plan/attention/plan.h"
 #include "kernels/plan/gpu_traits.h"
 #include "kernels/plan/scratch_layout.h"
+#include "kernels/ring.h"
 
 namespace stoch {
 
@@ -62,6 +63,12 @@ struct RingLayout {
 };
 // Where the tiles of sequence `sequence`, whose first dealt row is `first_row`, begin.
 constexpr int64_t FirstDealtTile(int64_t sequence, int64_t first_row) { return first_row / kQueryTile + sequence; }
+
+// Whether queries may go to the keys of such a cache.
+bool HasQueryRoute(const KvCacheSpec& spec);
+// How keys and queries of a call meet, kRing or kQuery. most_rows: of a sequence. Requires: HasQueryRoute where kQuery is
+// asked for.
+RingRoute PlanRingRoute(const KvCacheSpec& spec, RingRoute asked, int64_t most_rows);
 
 // Scores of rows whose queries go to the keys, which wait in the workspace: bytes of it; 0 in kExact.
 int64_t QueryScoreBytes(const KvCacheSpec& spec, int num_heads, const PassLimits& limits);

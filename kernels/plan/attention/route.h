@@ -25,8 +25,8 @@ enum class AttentionRoute : uint8_t {
   kDealtRows,     // split/dealt.cu with products of its own
   // Long sequences by SC: tiles of 64 rows.
   kScTiles,    // tile*.cu: binary tensor cores (mma.sync)
-  kScWide,     // wide/: four tiles at a time by binary wgmma
-  kMixedWide,  // wide/ with a stream length for every (row, head)
+  kScWide,     // wide/wide.cu: four tiles at a time by binary wgmma
+  kMixedWide,  // wide/wide.cu with a stream length for every (row, head)
   // fp32
   kExactRows,   // exact.cu: a block per row and head
   kExactSplit,  // split/exact.cu: contexts cut over the GPU

@@ -124,8 +124,8 @@ int64_t AttentionScratchBytes(const GpuTraits& gpu, const AttentionShape& shape,
   } else {
     take({AttentionRoute::kScRows});
     // Tiles are done with theirs before rows take any.
-    if (has_tiles && PlanScTiles(gpu, shape).supported) take({AttentionRoute::kScTiles});
-    if (has_tiles && PlanWideTiles(gpu, shape).supported) take({AttentionRoute::kScWide});
+    if (has_tiles && PlanScTiles(gpu, shape)) take({AttentionRoute::kScTiles});
+    if (has_tiles && PlanWideTiles(gpu, shape)) take({AttentionRoute::kScWide});
   }
   return most;
 }

@@ -2,6 +2,7 @@
 #include "kernels/plan/attention/tiles.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "kernels/plan/attention/rows.h"
 #include "kernels/plan/divide_up.h"
@@ -49,11 +50,11 @@ int64_t WideShare(const GpuTraits& gpu, const AttentionShape& shape, const WideP
 
 }  // namespace
 
-ScTilePlan PlanScTiles(const GpuTraits& gpu, const AttentionShape& shape) {
+std::optional<ScTilePlan> PlanScTiles(const GpuTraits& gpu, const AttentionShape& shape) {
   ScTilePlan plan;
   // 128 cycles and 128 dimensions: ranks fit a byte, and a score's count 16 bits.
   const auto fits = [](const ScTraits& sc) { return sc.has_streams && sc.stoc_len <= 128; };
-  if (!fits(shape.qk) || !fits(shape.av) || (shape.head_dim != 64 && shape.head_dim != 128)) return plan;
+  if (!fits(shape.qk) || !fits(shape.av) || (shape.head_dim != 64 && shape.head_dim != 128)) return std::nullopt;
   for (const int rows : {kQueryTile, kQueryTile / 2}) {
     plan.score_rows = rows;
     plan.score_shared_bytes = ScoreSharedBytes(shape, rows);
@@ -61,23 +62,24 @@ ScTilePlan PlanScTiles(const GpuTraits& gpu, const AttentionShape& shape) {
   }
   const int64_t table = int64_t{shape.av.masks} * shape.av.levels * StreamWords(shape.av) * 4;
   const int64_t sums = int64_t{kQueryTile} * shape.head_dim * 4;
-  plan.table_in_shared = table <= std::min(kMaxTableBytes, gpu.max_shared_bytes);
-  plan.value_shared_bytes = plan.table_in_shared ? std::max(table, sums) : sums;
+  const bool is_shared = table <= std::min(kMaxTableBytes, gpu.max_shared_bytes);
+  plan.table = is_shared ? ProbabilityTable::kShared : ProbabilityTable::kL1;
+  plan.value_shared_bytes = is_shared ? std::max(table, sums) : sums;
   const int64_t kept = gpu.max_shared_bytes / (kSoftmaxWarps * kFloat) / kRowTileTokens * kRowTileTokens;
   plan.max_kept_floats = static_cast<int>(std::min<int64_t>(kept, kMaxSharedScores));
-  plan.supported = plan.score_shared_bytes <= gpu.max_shared_bytes && plan.value_shared_bytes <= gpu.max_shared_bytes;
+  if (std::max(plan.score_shared_bytes, plan.value_shared_bytes) > gpu.max_shared_bytes) return std::nullopt;
   return plan;
 }
 
-WidePlan PlanWideTiles(const GpuTraits& gpu, const AttentionShape& shape) {
+std::optional<WidePlan> PlanWideTiles(const GpuTraits& gpu, const AttentionShape& shape) {
   WidePlan plan;
   const auto fits = [](const ScTraits& sc) {
     return sc.has_streams && sc.direct_ranks && sc.stoc_len % 64 == 0 && sc.has_bytes &&
            sc.code == ScCode::kSignMagnitude;
   };
   if (!gpu.has_wgmma || !shape.swapped || shape.mode != AttentionMode::kPerToken || !fits(shape.qk) || !fits(shape.av))
-    return plan;
-  if (shape.head_dim != 64 && shape.head_dim != 128) return plan;
+    return std::nullopt;
+  if (shape.head_dim != 64 && shape.head_dim != 128) return std::nullopt;
   const int group = shape.group();
   plan.parts = static_cast<int>(DivideUp(group, kWideSlots));
   plan.heads = static_cast<int>(DivideUp(group, plan.parts));
@@ -94,19 +96,20 @@ WidePlan PlanWideTiles(const GpuTraits& gpu, const AttentionShape& shape) {
     return static_cast<int>(
         std::clamp<int64_t>((gpu.max_shared_bytes - kWideStaticBytes - taken) / bytes, 0, kMaxWideStages));
   };
-  // Next to the ring of q k: the codes of the queries, and 16 bytes that a thread keeps.
-  const int64_t before_scores = kWideRingHeader + int64_t{kWideSlots} * (kQueryTile * shape.head_dim + 128 * 16);
+  // Next to the ring of q k: the codes of the queries, 16 bytes that a thread keeps, and gains of rows.
+  const int64_t gains = shape.lengths == AttentionLengths::kByTile ? kWideGainBytes : 0;
+  const int64_t before_scores =
+      kWideRingHeader + int64_t{kWideSlots} * (kQueryTile * shape.head_dim + 128 * 16) + gains;
   plan.score_stages = stages(plan.score_stage_bytes, before_scores);
   plan.value_stages = stages(plan.value_stage_bytes, kWideRingHeader);
   plan.score_shared_bytes = before_scores + plan.score_stages * plan.score_stage_bytes;
   plan.value_shared_bytes = kWideRingHeader + plan.value_stages * plan.value_stage_bytes;
-  plan.supported = plan.score_stages >= 3 && plan.value_stages >= 3;
+  constexpr int kLeastStages = 3;
+  if (std::min(plan.score_stages, plan.value_stages) < kLeastStages) return std::nullopt;
   return plan;
 }
 
-bool TakesBatch(const WidePlan& plan, int64_t sequences) {
-  return plan.supported && (plan.tiles == 1 || sequences == 1);
-}
+bool TakesBatch(const WidePlan& plan, int64_t sequences) { return plan.tiles == 1 || sequences == 1; }
 
 bool SharesStreams(const GpuTraits& gpu, const AttentionShape& shape, const WidePlan& plan, int64_t positions) {
   return ReplacesScores(shape) && positions * plan.position_bytes() > ScoreShare(gpu, shape);
@@ -152,6 +155,20 @@ int64_t WideRange(const GpuTraits& gpu, int64_t blocks, int64_t length, int64_t 
   return best;
 }
 
+WideGroupPlan PlanWideGroup(const GpuTraits& gpu, const AttentionShape& shape, const WidePlan& plan, int64_t tiles,
+                            int64_t kv_heads, int64_t stride, int64_t seen) {
+  const int64_t blocks = DivideUp(tiles, plan.tiles) * kv_heads * plan.parts;
+  WideGroupPlan group;
+  group.score_range = WideRange(gpu, blocks, seen, kWideScoreStart);
+  group.value_range = WideRange(gpu, blocks, seen, kWideValueStart);
+  if (stride >= gpu.list_from && shape.lengths == AttentionLengths::kUniform) {
+    group.sums = WideSums::kLists;
+  } else if (group.value_range < seen) {
+    group.sums = WideSums::kMemory;
+  }
+  return group;
+}
+
 TileGroup CutTiles(const GpuTraits& gpu, const AttentionShape& shape, int64_t stride, int64_t tiles) {
   const int64_t head_bytes = kQueryTile * stride * 2;
   const int64_t tile_bytes = head_bytes * shape.num_heads;
@@ -193,8 +210,9 @@ int64_t TileScratchBytes(const GpuTraits& gpu, const AttentionShape& shape, cons
 }
 
 int64_t WideScratchBytes(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits) {
-  const WidePlan plan = PlanWideTiles(gpu, shape);
-  if (!plan.supported) return 0;
+  const std::optional<WidePlan> supported = PlanWideTiles(gpu, shape);
+  if (!supported) return 0;
+  const WidePlan& plan = *supported;
   const int64_t stride = DivideUp(limits.max_context, kKeyBlock) * kKeyBlock;
   const int64_t sequences = std::min(limits.max_sequences, limits.max_rows / kLongSequenceRows);
   const int64_t positions = std::min(sequences * stride, std::max<int64_t>(gpu.max_packed_positions, stride));

@@ -3,22 +3,29 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "kernels/plan/attention/shape.h"
 #include "kernels/plan/gpu_traits.h"
 
 namespace stoch {
 
+// Where tiles read the streams of the probabilities.
+enum class ProbabilityTable : uint8_t {
+  kShared,
+  kL1,  // in device memory, through L1
+};
+
 // Tiles by mma.sync (attention/tile*.cu).
 struct ScTilePlan {
-  bool supported = false;  // streams and heads that they are built for, on a device with room for them
-  int score_rows = 0;      // rows of a tile that a block of the score kernel takes: 64, or 32 where more do not fit
+  int score_rows = 0;  // rows of a tile that a block of the score kernel takes: 64, or 32 where more do not fit
   int64_t score_shared_bytes = 0;
-  bool table_in_shared = false;  // the streams of the probabilities; otherwise read through L1
+  ProbabilityTable table = ProbabilityTable::kL1;
   int64_t value_shared_bytes = 0;
   int max_kept_floats = 0;  // numbers of a row that the softmax keeps; longer rows are computed again
 };
-ScTilePlan PlanScTiles(const GpuTraits& gpu, const AttentionShape& shape);
+// None for streams or heads that they are not built for, or on a device without room for them.
+std::optional<ScTilePlan> PlanScTiles(const GpuTraits& gpu, const AttentionShape& shape);
 
 // A group of tiles, so that their scores have a bound that no length of a prompt raises: so many tiles of all heads, or,
 // where one tile of them is too much, so many heads of one tile, a multiple of the query heads that share a KV head.
@@ -32,7 +39,6 @@ TileGroup CutTiles(const GpuTraits& gpu, const AttentionShape& shape, int64_t st
 // Tiles by wgmma (attention/wide): a block takes kWideSlots (tile, head) pairs that share a KV head, and a range of its
 // positions. K and V are streams in memory, of some KV heads at a time.
 struct WidePlan {
-  bool supported = false;
   int heads = 1;            // query heads of a KV head that a block takes
   int tiles = 1;            // tiles that a block takes: heads * tiles <= kWideSlots
   int parts = 1;            // blocks for all query heads of a KV head
@@ -48,7 +54,8 @@ struct WidePlan {
   int64_t score_shared_bytes = 0;
   int64_t value_shared_bytes = 0;
 };
-WidePlan PlanWideTiles(const GpuTraits& gpu, const AttentionShape& shape);
+// None without wgmma, or for streams or heads that they are not built for. Lengths kByTile: of LongestShape.
+std::optional<WidePlan> PlanWideTiles(const GpuTraits& gpu, const AttentionShape& shape);
 // Whether `plan` takes a batch of so many long sequences: the tiles of a block are those of one sequence.
 bool TakesBatch(const WidePlan& plan, int64_t sequences);
 
@@ -80,6 +87,22 @@ inline bool ReplacesScores(const AttentionShape& shape) { return shape.stripes >
 // Positions that a block takes, a multiple of kKeyBlock, so that `blocks` tile blocks of `length` positions fill the GPU.
 // start: prologue and epilogue of a block, in positions.
 int64_t WideRange(const GpuTraits& gpu, int64_t blocks, int64_t length, int64_t start);
+
+// Where the sums of p v of a group go.
+enum class WideSums : uint8_t {
+  kOutputs,  // a block has all positions of its rows: it writes their outputs
+  kMemory,   // several blocks add to them
+  kLists,    // the same, and single large probabilities are listed next to them (kWideListed)
+};
+// A group of wide tiles.
+struct WideGroupPlan {
+  int64_t score_range = 0;  // positions that a block of q k takes, and of p v
+  int64_t value_range = 0;
+  WideSums sums = WideSums::kOutputs;
+};
+// stride: positions of a row; seen: those that the tiles of a block see together.
+WideGroupPlan PlanWideGroup(const GpuTraits& gpu, const AttentionShape& shape, const WidePlan& plan, int64_t tiles,
+                            int64_t kv_heads, int64_t stride, int64_t seen);
 inline constexpr int64_t kWideScoreStart = 128;
 inline constexpr int64_t kWideValueStart = 600;
 
@@ -93,6 +116,7 @@ inline constexpr int kWideKeys = 128;    // columns of q k
 inline constexpr int kWideRingHeader = 256;
 inline constexpr int kWideStaticBytes = 256;  // upper bound of static shared memory
 inline constexpr int kMaxWideStages = 12;
+inline constexpr int64_t kWideGainBytes = int64_t{kWideSlots} * kQueryTile * 4;  // of rows with lengths of their own
 // Streams of kWideValues values, in units of 16 bytes a dimension: for each half of them two of the sign correction and
 // eight of first words, then eight for each other word and half.
 inline constexpr int kWideValues = 64;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,22 +28,26 @@ TEST(AttentionPlan, FitsEveryGpu) {
         for (const int heads : {1, 8, 32, 64}) {
           const AttentionShape shape = Shape(heads, std::max(1, heads / 4), head_dim, sc);
           SCOPED_TRACE(gpu.name + " head_dim " + std::to_string(head_dim) + " heads " + std::to_string(heads));
-          const ScTilePlan tiles = PlanScTiles(gpu.traits, shape);
-          EXPECT_EQ(tiles.supported, sc.stoc_len <= 128 && (head_dim == 64 || head_dim == 128));
-          EXPECT_LE(tiles.score_shared_bytes, gpu.traits.max_shared_bytes);
-          EXPECT_LE(tiles.value_shared_bytes, gpu.traits.max_shared_bytes);
-          EXPECT_LE(int64_t{tiles.max_kept_floats} * kSoftmaxWarps * 4, gpu.traits.max_shared_bytes);
-          EXPECT_EQ(tiles.max_kept_floats % 128, 0);
+          const std::optional<ScTilePlan> tiles = PlanScTiles(gpu.traits, shape);
+          EXPECT_EQ(tiles.has_value(), sc.stoc_len <= 128 && (head_dim == 64 || head_dim == 128));
+          if (tiles) {
+            EXPECT_LE(tiles->score_shared_bytes, gpu.traits.max_shared_bytes);
+            EXPECT_LE(tiles->value_shared_bytes, gpu.traits.max_shared_bytes);
+            EXPECT_LE(int64_t{tiles->max_kept_floats} * kSoftmaxWarps * 4, gpu.traits.max_shared_bytes);
+            EXPECT_EQ(tiles->max_kept_floats % 128, 0);
+          }
           AttentionShape swapped = shape;
           swapped.swapped = true;
-          const WidePlan wide = PlanWideTiles(gpu.traits, swapped);
-          EXPECT_FALSE(PlanWideTiles(gpu.traits, shape).supported);
-          EXPECT_TRUE(!wide.supported || gpu.traits.has_wgmma);
-          if (wide.supported) {
-            EXPECT_LE(wide.score_shared_bytes + kWideStaticBytes, gpu.traits.max_shared_bytes);
-            EXPECT_LE(wide.value_shared_bytes + kWideStaticBytes, gpu.traits.max_shared_bytes);
-            EXPECT_LE(wide.heads * wide.tiles, kWideSlots);
-            EXPECT_GE(wide.heads * wide.parts, heads / std::max(1, heads / 4));
+          EXPECT_FALSE(PlanWideTiles(gpu.traits, shape));
+          for (const AttentionLengths lengths : {AttentionLengths::kUniform, AttentionLengths::kByTile}) {
+            swapped.lengths = lengths;
+            const std::optional<WidePlan> wide = PlanWideTiles(gpu.traits, swapped);
+            if (!wide) continue;
+            EXPECT_TRUE(gpu.traits.has_wgmma);
+            EXPECT_LE(wide->score_shared_bytes + kWideStaticBytes, gpu.traits.max_shared_bytes);
+            EXPECT_LE(wide->value_shared_bytes + kWideStaticBytes, gpu.traits.max_shared_bytes);
+            EXPECT_LE(wide->heads * wide->tiles, kWideSlots);
+            EXPECT_GE(wide->heads * wide->parts, heads / std::max(1, heads / 4));
           }
           const SplitPlan split = PlanSplit(gpu.traits, shape, 1, 131072);
           EXPECT_EQ(split.kernel != SplitKernel::kNone, sc.stoc_len <= 128 && (head_dim == 64 || head_dim == 128));
@@ -83,11 +88,10 @@ TEST(AttentionPlan, FitsEveryGpu) {
 TEST(AttentionPlan, AnH200RunsWhatItRanBefore) {
   const GpuTraits gpu = test::H200();
   const AttentionShape llama = Shape(32, 8, 128, Halved());
-  const ScTilePlan tiles = PlanScTiles(gpu, llama);
-  EXPECT_TRUE(tiles.supported);
+  const ScTilePlan tiles = PlanScTiles(gpu, llama).value();
   EXPECT_EQ(tiles.score_rows, 64);
   EXPECT_EQ(tiles.score_shared_bytes, 147456);
-  EXPECT_TRUE(tiles.table_in_shared);
+  EXPECT_EQ(tiles.table, ProbabilityTable::kShared);
   EXPECT_EQ(tiles.value_shared_bytes, 131072);
   EXPECT_EQ(tiles.max_kept_floats, 8192);
   struct Row {
@@ -107,11 +111,10 @@ TEST(AttentionPlan, AnH200RunsWhatItRanBefore) {
 }
 
 TEST(AttentionPlan, SmallSharedMemoryHasExactFallbacks) {
-  const ScTilePlan plan = PlanScTiles(test::TraitsOf(89, 128, 99, 89), Shape(32, 8, 128, Halved()));
-  EXPECT_TRUE(plan.supported);
+  const ScTilePlan plan = PlanScTiles(test::TraitsOf(89, 128, 99, 89), Shape(32, 8, 128, Halved())).value();
   EXPECT_EQ(plan.score_rows, 32);
   EXPECT_EQ(plan.score_shared_bytes, 73728);
-  EXPECT_FALSE(plan.table_in_shared);
+  EXPECT_EQ(plan.table, ProbabilityTable::kL1);
   EXPECT_EQ(plan.value_shared_bytes, 32768);
   EXPECT_EQ(plan.max_kept_floats, 6272);
 }
@@ -242,8 +245,7 @@ TEST(AttentionPlan, WideTilesOfAnH200) {
   const GpuTraits gpu = test::H200();
   AttentionShape llama = Shape(32, 8, 128, Halved());
   llama.swapped = true;
-  const WidePlan plan = PlanWideTiles(gpu, llama);
-  ASSERT_TRUE(plan.supported);
+  const WidePlan plan = PlanWideTiles(gpu, llama).value();
   EXPECT_EQ(plan.heads, 4);
   EXPECT_EQ(plan.tiles, 1);
   EXPECT_EQ(plan.parts, 1);
@@ -267,7 +269,7 @@ TEST(AttentionPlan, WideTilesOfAnH200) {
        {std::array{8, 1, 4, 1}, {16, 2, 2, 1}, {24, 3, 1, 1}, {40, 3, 1, 2}, {64, 4, 1, 2}}) {
     AttentionShape shape = Shape(heads, 8, 64, Halved(64));
     shape.swapped = true;
-    const WidePlan other = PlanWideTiles(gpu, shape);
+    const WidePlan other = PlanWideTiles(gpu, shape).value();
     EXPECT_EQ(other.heads, of_block) << heads;
     EXPECT_EQ(other.tiles, tiles) << heads;
     EXPECT_EQ(other.parts, parts) << heads;
@@ -286,8 +288,7 @@ TEST(AttentionPlan, DealtTilesFitWhatIsPlanned) {
         shape.swapped = true;
         shape.stripes = stripes;
         shape.longest = longest;
-        const WidePlan plan = PlanWideTiles(gpu, shape);
-        ASSERT_TRUE(plan.supported);
+        const WidePlan plan = PlanWideTiles(gpu, shape).value();
         constexpr int64_t kRows = 2048;
         const int64_t planned = AttentionScratchBytes(gpu, shape, {kRows, 1, longest});
         for (int64_t length = kKeyBlock; length <= longest; length += (length / 16 / kKeyBlock + 1) * kKeyBlock) {
@@ -308,7 +309,7 @@ TEST(AttentionPlan, DealtTilesFitWhatIsPlanned) {
   llama.swapped = true;
   llama.stripes = 2;
   llama.longest = 131072;
-  const WidePlan plan = PlanWideTiles(gpu, llama);
+  const WidePlan plan = PlanWideTiles(gpu, llama).value();
   EXPECT_EQ(WideKvHeads(gpu, llama, plan, 4096, 4096), 8);
   EXPECT_EQ(WideTiles(gpu, llama, plan, 4096, 8, 8, 4096, 32), 32);
   EXPECT_EQ(WideKvHeads(gpu, llama, plan, 131072, 131072), 1);
@@ -324,7 +325,7 @@ TEST(AttentionPlan, StreamsOfDealtPositionsShareMemoryWhereTheyAreLong) {
   llama.swapped = true;
   for (const auto& [stripes, longest_apart] : {std::array{2, 72817}, {4, 36408}, {8, 18204}}) {
     llama.stripes = stripes;
-    const WidePlan plan = PlanWideTiles(gpu, llama);
+    const WidePlan plan = PlanWideTiles(gpu, llama).value();
     EXPECT_FALSE(SharesStreams(gpu, llama, plan, longest_apart)) << stripes;
     EXPECT_TRUE(SharesStreams(gpu, llama, plan, longest_apart + 1)) << stripes;
     EXPECT_EQ(WideStreamBytes(gpu, llama, plan, 8192, 2), 2 * 8192 * plan.position_bytes());
@@ -335,7 +336,7 @@ TEST(AttentionPlan, StreamsOfDealtPositionsShareMemoryWhereTheyAreLong) {
   mixed.av = Halved(128);
   mixed.swapped = true;
   mixed.stripes = 8;
-  const WidePlan plan = PlanWideTiles(gpu, mixed);
+  const WidePlan plan = PlanWideTiles(gpu, mixed).value();
   EXPECT_GT(plan.other_bytes, plan.key_bytes);
   EXPECT_EQ(WideStreamBytes(gpu, mixed, plan, 131072, 1), 131072 * (plan.position_bytes() - plan.key_bytes));
 }
@@ -348,7 +349,7 @@ TEST(AttentionPlan, DealtTilesFillTheGpu) {
   shape.longest = 131072;
   for (const int stripes : {2, 4}) {
     shape.stripes = stripes;
-    const WidePlan plan = PlanWideTiles(gpu, shape);
+    const WidePlan plan = PlanWideTiles(gpu, shape).value();
     for (int64_t length = 16384; length <= shape.longest; length += 1920) {
       for (const int64_t tiles : {16, 32}) {
         int64_t taken = 0;
@@ -389,6 +390,34 @@ TEST(AttentionPlan, RangesOfWideTilesFillTheGpu) {
       }
     }
   }
+}
+
+// As recorded from what wide.cu chose when it launched groups.
+TEST(AttentionPlan, GroupsOfWideTiles) {
+  GpuTraits gpu = test::H200();
+  AttentionShape llama = Shape(32, 8, 128, Halved());
+  llama.swapped = true;
+  const WidePlan plan = PlanWideTiles(gpu, llama).value();
+  const auto sums = [&](const AttentionShape& shape, int64_t tiles, int64_t stride) {
+    return PlanWideGroup(gpu, shape, plan, tiles, 8, stride, stride).sums;
+  };
+  const WideGroupPlan group = PlanWideGroup(gpu, llama, plan, 5, 8, 32768, 32768);
+  EXPECT_EQ(group.score_range, 2560);
+  EXPECT_EQ(group.value_range, 11008);
+  EXPECT_EQ(sums(llama, 80, 2048), WideSums::kOutputs);
+  EXPECT_EQ(sums(llama, 1, 2048), WideSums::kMemory);
+  EXPECT_EQ(sums(llama, 80, 4096), WideSums::kLists);
+  // Rows with lengths of their own have no lists, and gains next to the ring of q k.
+  AttentionShape mixed = llama;
+  mixed.lengths = AttentionLengths::kByTile;
+  EXPECT_EQ(sums(mixed, 80, 4096), WideSums::kOutputs);
+  EXPECT_EQ(sums(mixed, 1, 4096), WideSums::kMemory);
+  EXPECT_EQ(PlanWideTiles(gpu, mixed)->score_stages, plan.score_stages);
+  EXPECT_EQ(PlanWideTiles(gpu, mixed)->score_shared_bytes, plan.score_shared_bytes + kWideGainBytes);
+  // A ring that fills all but less than the gains has a stage less.
+  gpu.max_shared_bytes = plan.score_shared_bytes + kWideStaticBytes + kWideGainBytes - 1;
+  EXPECT_EQ(PlanWideTiles(gpu, llama)->score_stages, plan.score_stages);
+  EXPECT_EQ(PlanWideTiles(gpu, mixed)->score_stages, plan.score_stages - 1);
 }
 
 TEST(AttentionPlan, ScratchHasABoundThatNoLengthRaises) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/plan/attention/ring.h"
 #include "kernels/plan/attention/route.h"
 #include "tests/kernels/plan/attention_shapes.h"
 #include "tests/kernels/plan/gpu_models.h"
@@ -123,8 +124,8 @@ TEST(AttentionRoute, EveryOneIsTaken) {
           }
         }
       }
-      taken.insert({DealtRoute(PlanSplitParts(gpu.traits, Llama(), 1000)),
-                    DealtRoute(PlanSplitParts(gpu.traits, Shape(32, 8, 80, Halved()), 1000))});
+      taken.insert({PlanDealt(gpu.traits, Llama(), 1, 1000).route,
+                    PlanDealt(gpu.traits, Shape(32, 8, 80, Halved()), 1, 1000).route});
     }
   }
   std::set<std::string_view> names;
@@ -172,7 +173,7 @@ TEST(AttentionRoute, TilesOfLongSequences) {
   EXPECT_EQ(plan.long_rows, Route::kScWide);
   EXPECT_EQ(BatchRoute(plan, 1), Route::kScWide);
   EXPECT_EQ(BatchRoute(plan, 2), Route::kScTiles);
-  EXPECT_TRUE(plan.tiles.supported);
+  EXPECT_TRUE(plan.tiles.has_value());
   // Mixed lengths take wide tiles for all batches or none.
   pairs.lengths = AttentionLengths::kByTile;
   pairs.longest_qk = pairs.longest_av = Halved();
@@ -186,6 +187,27 @@ TEST(AttentionRoute, TilesOfLongSequences) {
   EXPECT_EQ(Plan(gpu, Llama(), ring).long_rows, Route::kScWide);
   ring.window = 4096;
   EXPECT_EQ(Plan(gpu, Llama(), ring).long_rows, Plan(gpu, Llama(), ring).short_rows);
+}
+
+// Few queries go to the keys, keys to more queries; products are cut over no more blocks than have work.
+TEST(AttentionRoute, OfDealtPositions) {
+  KvCacheSpec spec;
+  spec.mode = AttentionMode::kPerToken;
+  EXPECT_EQ(PlanRingRoute(spec, RingRoute::kAuto, 1), RingRoute::kQuery);
+  EXPECT_EQ(PlanRingRoute(spec, RingRoute::kAuto, 8), RingRoute::kQuery);
+  EXPECT_EQ(PlanRingRoute(spec, RingRoute::kAuto, 9), RingRoute::kRing);
+  EXPECT_EQ(PlanRingRoute(spec, RingRoute::kRing, 1), RingRoute::kRing);
+  EXPECT_EQ(PlanRingRoute(spec, RingRoute::kQuery, 2048), RingRoute::kQuery);
+  spec.mode = AttentionMode::kExact;
+  EXPECT_EQ(PlanRingRoute(spec, RingRoute::kAuto, 1), RingRoute::kRing);
+
+  const GpuTraits gpu = test::H200();
+  const DealtPlan few = PlanDealt(gpu, Llama(), 1, 512);
+  EXPECT_EQ(few.route, Route::kDealtSplit);
+  EXPECT_EQ(few.split.score_blocks, 8 * 4);  // of 8 KV heads, two units of positions and the ends
+  EXPECT_EQ(few.split.value_blocks, 8 * 4);
+  const DealtPlan many = PlanDealt(gpu, Llama(), 64, 65536);
+  EXPECT_EQ(many.split.score_blocks, PlanSplitParts(gpu, Llama(), 65536).score_blocks);
 }
 
 // A row kernel that appends takes every row; of others, only those whose outputs are wanted.

@@ -254,8 +254,8 @@ void LaunchHeads(DeviceContext& ctx, const RowArgs& args, int rows, int cluster)
 }  // namespace
 }  // namespace attention_half
 
-void LaunchHalfRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const RowSet& rows,
-                    bool fresh) {
+void LaunchHalfRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, AttentionRoute route,
+                    const RowSet& rows) {
   constexpr int kRowsAtOnce = 32768;  // gridDim.z is limited to 65535
   Scratch scratch(ctx.workspace);
   float* const records = scratch.Take<float>(HalfRowRecordFloats(ctx.traits, shape));
@@ -266,8 +266,8 @@ void LaunchHalfRows(DeviceContext& ctx, const AttentionArgs& args, const Attenti
                                            records};
     DispatchSlots(args.kv.head_dim, [&]<int kSlots>() {
       constexpr int kLanes = 4 * kSlots;
-      fresh ? attention_half::LaunchHeads<kLanes, true>(ctx, row_args, count, plan.cluster)
-            : attention_half::LaunchHeads<kLanes, false>(ctx, row_args, count, plan.cluster);
+      AppendsItself(route) ? attention_half::LaunchHeads<kLanes, true>(ctx, row_args, count, plan.cluster)
+                           : attention_half::LaunchHeads<kLanes, false>(ctx, row_args, count, plan.cluster);
     });
   }
 }

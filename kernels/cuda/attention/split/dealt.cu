@@ -256,8 +256,8 @@ __global__ void __launch_bounds__(kThreads) DealtOutputKernel(const DealtArgs ar
 unsigned BlocksOf(int64_t count, int64_t each) {
   return static_cast<unsigned>(count > each ? (count + each - 1) / each : 1);
 }
-// plan, where not null: how products of the shape are cut, which the arguments then say too.
-DealtArgs ArgsOf(const DeviceContext& ctx, const DealtAttention& attention, SplitPlan* plan) {
+DealtArgs ArgsOf(const DealtAttention& attention) {
+  const SplitPlan& split = attention.plan.split;
   DealtArgs args;
   args.attention = attention.attention;
   args.qk = attention.qk;
@@ -265,17 +265,12 @@ DealtArgs ArgsOf(const DeviceContext& ctx, const DealtAttention& attention, Spli
   args.scratch.scores = attention.scores;
   args.scratch.stride = attention.stride;
   args.rows = attention.rows;
+  args.block_heads = split.block_heads;
+  args.head_blocks = split.head_blocks;
+  args.score_blocks = split.score_blocks;
+  args.value_blocks = split.value_blocks;
   args.pairs = attention.pairs;
   static_cast<DealtRowsView&>(args) = attention.dealt;
-  if (plan == nullptr) return args;
-  *plan = PlanSplitParts(ctx.traits, attention.shape, attention.stride);
-  args.block_heads = plan->block_heads;
-  args.head_blocks = plan->head_blocks;
-  // No more blocks than there are units for.
-  const int64_t heads = int64_t{attention.shape.num_kv_heads} * plan->head_blocks;
-  const int64_t units = attention.rows * heads * (attention.stride / kSplitUnit + 2);
-  args.score_blocks = static_cast<int32_t>(std::min<int64_t>(plan->score_blocks, units));
-  args.value_blocks = static_cast<int32_t>(std::min<int64_t>(plan->value_blocks, units));
   return args;
 }
 dim3 GridOf(const DealtArgs& args, unsigned blocks) {
@@ -292,10 +287,9 @@ void LaunchListQueries(DeviceContext& ctx, const PassView& pass, int64_t rows, c
 }
 
 void LaunchDealtScores(DeviceContext& ctx, const DealtAttention& attention) {
-  SplitPlan plan;
-  const DealtArgs args = ArgsOf(ctx, attention, &plan);
-  if (DealtRoute(plan) == AttentionRoute::kDealtSplit) {
-    LaunchSplitScores(ctx, plan, args);
+  const DealtArgs args = ArgsOf(attention);
+  if (attention.plan.route == AttentionRoute::kDealtSplit) {
+    LaunchSplitScores(ctx, attention.plan.split, args);
   } else {
     DealtScoresKernel<<<GridOf(args, BlocksOf(attention.stride, kProductPositions)), kThreads, 0, ctx.stream>>>(args);
     STOCH_CUDA_LAUNCH("DealtScoresKernel");
@@ -310,7 +304,7 @@ void LaunchDealtScores(DeviceContext& ctx, const DealtAttention& attention) {
 }
 
 void LaunchDealtLanes(DeviceContext& ctx, const DealtAttention& attention) {
-  const DealtArgs args = ArgsOf(ctx, attention, nullptr);
+  const DealtArgs args = ArgsOf(attention);
   const dim3 grid = GridOf(args, BlocksOf(kRowLanes / args.stripes, 32));
   const auto kernel = args.pairs.count > 0 ? &DealtLanesKernel<true> : &DealtLanesKernel<false>;
   kernel<<<grid, kThreads, 0, ctx.stream>>>(args);
@@ -318,21 +312,22 @@ void LaunchDealtLanes(DeviceContext& ctx, const DealtAttention& attention) {
 }
 
 void LaunchDealtWeights(DeviceContext& ctx, const DealtAttention& attention) {
-  const DealtArgs args = ArgsOf(ctx, attention, nullptr);
+  const DealtArgs args = ArgsOf(attention);
   DealtWeightsKernel<<<GridOf(args, BlocksOf(attention.stride, kWeightPositions)), kThreads, 0, ctx.stream>>>(args);
   STOCH_CUDA_LAUNCH("DealtWeightsKernel");
 }
 
 void LaunchDealtValues(DeviceContext& ctx, const DealtAttention& attention) {
-  SplitPlan plan;
-  const DealtArgs args = ArgsOf(ctx, attention, &plan);
-  if (DealtRoute(plan) == AttentionRoute::kDealtSplit) return LaunchSplitValues(ctx, plan, args);
+  const DealtArgs args = ArgsOf(attention);
+  if (attention.plan.route == AttentionRoute::kDealtSplit) {
+    return LaunchSplitValues(ctx, attention.plan.split, args);
+  }
   DealtValuesKernel<<<GridOf(args, BlocksOf(attention.stride, kProductPositions)), kThreads, 0, ctx.stream>>>(args);
   STOCH_CUDA_LAUNCH("DealtValuesKernel");
 }
 
 void LaunchDealtOutput(DeviceContext& ctx, const DealtAttention& attention) {
-  const DealtArgs args = ArgsOf(ctx, attention, nullptr);
+  const DealtArgs args = ArgsOf(attention);
   const dim3 grid(BlocksOf(int64_t{args.attention.num_heads} * args.attention.kv.head_dim, kThreads),
                   static_cast<unsigned>(args.rows));
   DealtOutputKernel<<<grid, kThreads, 0, ctx.stream>>>(args);

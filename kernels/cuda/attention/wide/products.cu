@@ -97,7 +97,7 @@ struct RowState {
 
 // The gains of all rows of a block whose rows have lengths of their own, next to the states.
 using RowGains = float[kQueryTile];
-constexpr int64_t kGainBytes = kWideSlots * sizeof(RowGains);
+static_assert(kWideSlots * sizeof(RowGains) == kWideGainBytes);
 
 // Counts of one block of keys to memory, and the largest products of count and scales of rows row, row + 8.
 // Visible are keys [hidden, visible) to `row` and `apart` later to row + 8. kEdge: not all keys are visible to all rows.
@@ -433,12 +433,10 @@ void Launch(DeviceContext& ctx, const WidePlan& plan, const WideArgs& args, int6
           ? (wide ? &WideProductsKernel<4, 128, kValues, kMixed> : &WideProductsKernel<4, 64, kValues, kMixed>)
           : (wide ? &WideProductsKernel<2, 128, kValues, kMixed> : &WideProductsKernel<2, 64, kValues, kMixed>);
   const int64_t stage_bytes = kValues ? plan.value_stage_bytes : plan.score_stage_bytes;
-  int stages = kValues ? plan.value_stages : plan.score_stages;
-  int64_t bytes = kValues ? plan.value_shared_bytes : plan.score_shared_bytes;
-  STOCH_CHECK(kWideRingHeader + stages * stage_bytes <= bytes);
-  if (kMixed && !kValues) bytes += kGainBytes;
-  if (bytes > ctx.traits.max_shared_bytes - kWideStaticBytes) --stages, bytes -= stage_bytes;
-  STOCH_CHECK(stages >= 2 && stages <= kMaxWideStages);
+  const int stages = kValues ? plan.value_stages : plan.score_stages;
+  const int64_t bytes = kValues ? plan.value_shared_bytes : plan.score_shared_bytes;
+  STOCH_CHECK(kWideRingHeader + stages * stage_bytes + (kMixed && !kValues ? kWideGainBytes : 0) <= bytes);
+  STOCH_CHECK(stages <= kMaxWideStages);
   AllowShared(ctx, kernel, static_cast<size_t>(bytes));
   const int blocks = (args.num_tiles + plan.tiles - 1) / plan.tiles * args.kv_heads * plan.parts;
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(ranges));

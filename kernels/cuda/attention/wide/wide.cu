@@ -5,6 +5,7 @@
 #include "kernels/base/check.h"
 #include "kernels/cuda/attention/wide/wide.h"
 #include "kernels/cuda/base/cuda_check.h"
+#include "kernels/plan/divide_up.h"
 
 namespace stoch::cuda {
 namespace {
@@ -14,13 +15,11 @@ int64_t PaddedLength(const QueryTile& tile) { return (int64_t{tile.length()} + k
 void RunGroup(DeviceContext& ctx, const AttentionShape& shape, const WidePlan& plan, WideArgs args,
               const TileBatch& batch) {
   const int64_t rows = int64_t{args.num_tiles} * args.kv_heads * args.attention.group * kQueryTile;
-  const int64_t blocks = (args.num_tiles + plan.tiles - 1) / plan.tiles * int64_t{args.kv_heads} * plan.parts;
   // Positions that the tiles of a block see together: they follow each other, and fewer than kRowLanes positions are between two.
   const int64_t seen = std::min(args.stride + (plan.tiles - 1) * int64_t{kRowLanes}, args.longest);
-  const int64_t score_range = WideRange(ctx.traits, blocks, seen, kWideScoreStart);
-  const int64_t value_range = WideRange(ctx.traits, blocks, seen, kWideValueStart);
-  const bool lists = args.stride >= ctx.traits.list_from && !args.is_mixed;
-  const bool sums = lists || value_range < seen;
+  const WideGroupPlan group = PlanWideGroup(ctx.traits, shape, plan, args.num_tiles, args.kv_heads, args.stride, seen);
+  const bool lists = group.sums == WideSums::kLists;
+  const bool sums = group.sums != WideSums::kOutputs;
   Scratch scratch(ctx.workspace);
   const bool replaces = ReplacesScores(shape);
   STOCH_CHECK(!replaces || !args.is_mixed);  // positions are not dealt there
@@ -40,13 +39,13 @@ void RunGroup(DeviceContext& ctx, const AttentionShape& shape, const WidePlan& p
   };
   clear(args.row_max, rows);
   clear(args.needed, needed);
-  args.range = static_cast<int32_t>(score_range);
-  LaunchWideScores(ctx, plan, args, (seen + score_range - 1) / score_range);
+  args.range = static_cast<int32_t>(group.score_range);
+  LaunchWideScores(ctx, plan, args, DivideUp(seen, group.score_range));
   LaunchWideSoftmax(ctx, args);
   if (args.replaced != nullptr) LaunchOtherWords(ctx, args, batch);
   if (sums) clear(args.sums, sum_count);
-  args.range = static_cast<int32_t>(value_range);
-  LaunchWideValues(ctx, plan, args, (seen + value_range - 1) / value_range);
+  args.range = static_cast<int32_t>(group.value_range);
+  LaunchWideValues(ctx, plan, args, DivideUp(seen, group.value_range));
   if (sums) LaunchWideOutputs(ctx, args);
 }
 
