@@ -88,7 +88,7 @@ def test_guided(model: stoch.Model) -> None:
     assert model.generate(PROMPT, guided_choice=["yes", "no"], **options).text in ("yes", "no")
     assert model.generate(PROMPT, guided_regex="[0-9]{5}", **options).text.isdigit()
     assert set(model.generate(PROMPT, guided_grammar='root ::= "a" root | "b"', **options).text) <= {"a", "b"}
-    for bad, message in (({"guided_regex": "(a"}, ""), ({"guided_regex": ""}, "guided_regex is empty"),
+    for bad, message in (({"guided_regex": "(a"}, "not closed"), ({"guided_regex": ""}, "guided_regex is empty"),
                          ({"guided_json": 5}, "guided_json is a int"), ({"guided_choice": []}, "guided_choice is empty"),
                          ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_regex and guided_choice")):
         with pytest.raises(stoch.InvalidInput, match=message):

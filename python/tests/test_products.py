@@ -94,7 +94,7 @@ REFUSED = [
     (A[0], B, {}, "a has 1 dimensions"),
     ([[1.0]], B, {}, "a is a list"),
     (A, B, {"stoc_len": 257}, "stoc_len = 257: allowed is"),
-    (A, B, {"stoc_length": 1}, "SC parameter stoc_length: allowed is"),
+    (A, B, {"stoc_length": 1}, "SC parameter stoc_length: did you mean stoc_len"),
     (A, B, {"stoc_len": 2.5}, "stoc_len = 2.5"),
     (A, B, {"granularity": "per_head"}, "granularity"),
     (A, B, {"out": np.zeros((2, 2), np.float32)}, "do not fit"),
