@@ -64,7 +64,7 @@ TEST(Usage, HelpPrintsScSettingsAndSubcommands) {
   EXPECT_NE(RunStoch({"help", "sc"}).out.find("\n### stoc_len\n"), std::string::npos);
   EXPECT_EQ(RunStoch({"help", "generate"}).out, RunStoch({"generate", "--help"}).out);
   EXPECT_EQ(RunStoch({"help"}).out, RunStoch({"--help"}).out);
-  ExpectRefused(RunStoch({"help", "nothing"}), "sc, generate");
+  ExpectRefused(RunStoch({"help", "nothing"}), "sc, man, generate");
 }
 
 TEST(Usage, VersionHasBuildFacts) {
@@ -99,7 +99,7 @@ TEST(Usage, WrongUsageIsOneSentence) {
   ExpectRefused(RunStoch(WithDemo("generate", {"--max-tokens", "-3"})), "--max-tokens");
   ExpectRefused(RunStoch(WithDemo("bench", {"-o", "xml"})), "xml");
   ExpectRefused(RunStoch(WithDemo("bench", {"-b", "0"})), "--batch");
-  ExpectRefused(RunStoch({"completion", "fish"}), "fish");
+  ExpectRefused(RunStoch({"completion", "tcsh"}), "tcsh");
 }
 
 TEST(Usage, NumbersThatNothingHoldsAreRefusedInAShortSentence) {

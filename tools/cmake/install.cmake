@@ -36,6 +36,20 @@ install(TARGETS stoch_public ${libraries} EXPORT stoch
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}/stoch
   INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/stoch)
 install(TARGETS stoch RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
+# What the program says of itself: a manual page and completions.
+if(NOT CMAKE_CROSSCOMPILING)
+  foreach(page "help man|${CMAKE_INSTALL_MANDIR}/man1|stoch.1"
+      "completion bash|${CMAKE_INSTALL_DATADIR}/bash-completion/completions|stoch"
+      "completion fish|${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d|stoch.fish")
+    string(REPLACE "|" ";" page "${page}")
+    list(POP_FRONT page words folder file)
+    string(REPLACE " " "\" \"" words "${words}")
+    install(CODE "file(MAKE_DIRECTORY \"${PROJECT_BINARY_DIR}/described/${folder}\")
+      execute_process(COMMAND \"$<TARGET_FILE:stoch>\" \"${words}\" COMMAND_ERROR_IS_FATAL ANY
+        OUTPUT_FILE \"${PROJECT_BINARY_DIR}/described/${folder}/${file}\")" COMPONENT program)
+    install(FILES ${PROJECT_BINARY_DIR}/described/${folder}/${file} DESTINATION ${folder} COMPONENT program)
+  endforeach()
+endif()
 if(TARGET stoch_mpi)  # as tools/stoch/run_on_ranks.cc looks for it
   install(TARGETS stoch_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/stoch COMPONENT program)
 endif()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// stoch completion: a script for bash or zsh, made from the command line's own description.
+// stoch completion: a script for bash, zsh or fish, made from the command line's own description.
 
 #include <fmt/format.h>
 
@@ -36,21 +36,36 @@ std::vector<std::string> OptionNames(const CLI::App& command) {
 }
 
 // Options whose value is one of a few words.
-constexpr const char* kChoices =
-    R"(    --precision) words="sc fp32 fp16" ;;
-    --device) words="auto cpu cuda:0" ;;
-    --device-map) words="auto balanced balanced_low_0 sequential" ;;
-    --cpu-variant) words="scalar avx2 avx512bw avx512vbmi neon" ;;
-    --sc) words="{sc}" ;;
-    --output|-o) words="md csv json jsonl" ;;
-)";
+struct Choices {
+  std::string option, words;
+};
+
+std::vector<Choices> AllChoices() {
+  return {{"--precision", "sc fp32 fp16"},
+          {"--device", "auto cpu cuda:0"},
+          {"--device-map", "auto balanced balanced_low_0 sequential"},
+          {"--cpu-variant", "scalar avx2 avx512bw avx512vbmi neon"},
+          {"--sc", ScCompletionWords()},
+          {"--output", "md csv json jsonl"}};
+}
+
+constexpr const char* kShells = "bash zsh fish";
+
+std::string BashChoices() {
+  std::string cases;
+  for (const Choices& choices : AllChoices()) {
+    const char* const also = choices.option == "--output" ? "|-o" : "";
+    cases += fmt::format("    {}{}) words=\"{}\" ;;\n", choices.option, also, choices.words);
+  }
+  return cases;
+}
 
 std::string BashScript(const CLI::App& root) {
   std::string cases;
   for (const std::string& name : CommandNames(root)) {
     cases += fmt::format(
         "      {}) words=\"{}\" ;;\n", name,
-        name == "completion" ? "bash zsh" : fmt::format("{}", fmt::join(OptionNames(*root.get_subcommand(name)), " ")));
+        name == "completion" ? kShells : fmt::format("{}", fmt::join(OptionNames(*root.get_subcommand(name)), " ")));
   }
   return fmt::format(R"(_stoch() {{
   local current="${{COMP_WORDS[COMP_CWORD]}}" previous="${{COMP_WORDS[COMP_CWORD-1]}}" words=""
@@ -71,9 +86,44 @@ std::string BashScript(const CLI::App& root) {
 }}
 complete -o default -F _stoch stoch
 )",
-                     fmt::arg("choices", fmt::format(kChoices, fmt::arg("sc", ScCompletionWords()))),
-                     fmt::arg("commands", fmt::join(CommandNames(root), " ")),
+                     fmt::arg("choices", BashChoices()), fmt::arg("commands", fmt::join(CommandNames(root), " ")),
                      fmt::arg("options", fmt::join(OptionNames(root), " ")), fmt::arg("cases", cases));
+}
+
+// In single quotes, for fish.
+std::string Quoted(const std::string& text) {
+  std::string result = "'";
+  for (const char c : text) {
+    if (c == '\'' || c == '\\') result += '\\';
+    result += c == '\n' ? ' ' : c;
+  }
+  return result + "'";
+}
+
+std::string FishOption(const std::string& command, const CLI::Option& option) {
+  std::string line = fmt::format("complete -c stoch -n '__fish_seen_subcommand_from {}'", command);
+  for (const std::string& name : option.get_lnames()) line += " -l " + name;
+  for (const std::string& name : option.get_snames()) line += " -s " + name;
+  if (option.get_items_expected_max() != 0) line += " -r";
+  for (const Choices& choices : AllChoices()) {
+    if (option.get_name() == choices.option) line += " -f -a " + Quoted(choices.words);
+  }
+  return line + " -d " + Quoted(option.get_description()) + "\n";
+}
+
+std::string FishScript(const CLI::App& root) {
+  std::string script = "complete -c stoch -e\n";
+  for (const std::string& name : CommandNames(root)) {
+    const CLI::App& command = *root.get_subcommand(name);
+    script += fmt::format("complete -c stoch -n __fish_use_subcommand -f -a {} -d {}\n", name,
+                          Quoted(command.get_description()));
+    for (const CLI::Option* option : command.get_options()) {
+      if (!option->get_lnames().empty() || !option->get_snames().empty()) script += FishOption(name, *option);
+    }
+  }
+  script += fmt::format("complete -c stoch -n '__fish_seen_subcommand_from completion' -f -a '{}'\n", kShells);
+  script += "complete -c stoch -n __fish_use_subcommand -f -l version -d 'Print version and build facts'\n";
+  return script + "complete -c stoch -n __fish_use_subcommand -f -l help -d 'Print the help'\n";
 }
 
 }  // namespace
@@ -83,13 +133,14 @@ CommandBody AddCompletion(CLI::App& command, const CLI::App& root) {
   command.footer(
       "Examples:\n"
       "  source <(stoch completion bash)\n"
-      "  source <(stoch completion zsh)");
+      "  source <(stoch completion zsh)\n"
+      "  stoch completion fish | source");
   auto shell = std::make_shared<std::string>();
-  command.add_option("shell", *shell, "bash or zsh")->required()->check(CLI::IsMember({"bash", "zsh"}));
+  command.add_option("shell", *shell, "bash, zsh or fish")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
   return [shell, &root] {
     // zsh runs bash completions through its own compatibility layer.
     if (*shell == "zsh") Print("autoload -Uz compinit bashcompinit && compinit -u && bashcompinit\n");
-    Print(BashScript(root));
+    Print(*shell == "fish" ? FishScript(root) : BashScript(root));
     return kDone;
   };
 }

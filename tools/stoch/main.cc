@@ -5,15 +5,18 @@
 #include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <exception>
 #include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "app/command.h"
 #include "app/host/descriptors.h"
 #include "app/host/standard_error.h"
 #include "app/interrupt.h"
+#include "app/options/twins.h"
 #include "app/output.h"
 #include "app/version.h"
 #include "kernels/base/error.h"
@@ -23,6 +26,12 @@ namespace {
 
 // What shells expect of a process that SIGINT ended.
 constexpr int kInterrupted = 130;
+
+// Not those that describe the command line, nor the worker, which has what its server says.
+bool HasTwins(const CLI::App& command) {
+  const std::string& name = command.get_name();
+  return name != "worker" && name != "completion" && name != "help";
+}
 
 struct Declared {
   CLI::App* command;
@@ -37,12 +46,35 @@ std::vector<Declared> Declare(CLI::App& root) {
   for (const auto& [name, add] : commands) {
     CLI::App* command = root.add_subcommand(name);
     declared.push_back({command, add(*command)});
+    if (HasTwins(*command)) AddConfigFile(*command);
   }
   CLI::App* completion = root.add_subcommand("completion");
   declared.push_back({completion, AddCompletion(*completion, root)});
   CLI::App* help = root.add_subcommand("help");
   declared.push_back({help, AddHelp(*help, root)});
   return declared;
+}
+
+// The command line with what it leaves to the environment and to --config. Which options it has is told by a parser of its
+// own, whose errors the real one repeats.
+std::vector<std::string> CompleteArguments(int argc, char** argv) {
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  CLI::App root("", "stoch");
+  const std::vector<Declared> declared = Declare(root);
+  try {
+    root.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    return arguments;
+  } catch (const CLI::Error&) {
+    // Whatever is required may come from the file.
+  }
+  for (const Declared& entry : declared) {
+    if (!entry.command->parsed() || !HasTwins(*entry.command)) continue;
+    const std::vector<std::string> more = TwinArguments(*entry.command);
+    const auto name = std::find(arguments.begin(), arguments.end(), entry.command->get_name());
+    if (name != arguments.end()) arguments.insert(name + 1, more.begin(), more.end());
+  }
+  return arguments;
 }
 
 int RunCommandLine(int argc, char** argv) {
@@ -54,6 +86,8 @@ int RunCommandLine(int argc, char** argv) {
       "  stoch bench --model random:llama-3.2-1b\n"
       "  stoch COMMAND --help\n"
       "  stoch help sc\n"
+      "Options that are not given are taken from the environment (STOCH_MAX_QUEUE is --max-queue), then from --config "
+      "FILE, a YAML file of options by their names.\n"
       "Exit codes: 0 done, 1 a check failed, 2 bad input or usage, 3 device failure, 130 interrupted. "
       "Output that nobody reads any more ends a command with 0.");
   bool version = false;
@@ -64,8 +98,10 @@ int RunCommandLine(int argc, char** argv) {
         throw CLI::Success();
       });
   const std::vector<Declared> declared = Declare(root);
+  std::vector<std::string> arguments = CompleteArguments(argc, argv);
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
   try {
-    root.parse(argc, argv);
+    root.parse(std::move(arguments));
   } catch (const CLI::CallForHelp&) {
     for (const Declared& entry : declared) {
       if (entry.command->parsed()) {
