@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // JSON documents that can be destroyed where there is no memory, which those of nlohmann::json cannot: for everything that
-// a server reads and writes.
+// a server reads and writes. They begin as array() or object(): a null that becomes one of them where there is no memory says
+// that it is one and has none (nlohmann 3.11), so that its destructor ends the process.
 #pragma once
 
 #include <cstddef>

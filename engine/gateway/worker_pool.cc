@@ -225,11 +225,14 @@ void WorkerPool::Dispatch() {
   Told told;
   {
     const std::lock_guard lock(mutex_);
-    while (const std::optional<uint64_t> next = waiting_.Next()) {
-      Replica* replica = FreeReplica();
-      if (replica == nullptr) break;
-      const uint64_t id = *next;
-      if (!Begin(id, jobs_.at(id), *replica, &told)) End(id);
+    try {
+      while (const std::optional<uint64_t> next = waiting_.Next()) {
+        Replica* replica = FreeReplica();
+        if (replica == nullptr) break;
+        const uint64_t id = *next;
+        if (!Begin(id, jobs_.at(id), *replica, &told)) End(id);
+      }
+    } catch (const std::bad_alloc&) {  // Watch goes on; those that ended are told so now
     }
   }
   Tell(std::move(told));

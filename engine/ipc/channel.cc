@@ -5,7 +5,6 @@
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/message_lite.h>
-#include <google/protobuf/util/delimited_message_util.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 #include <boost/asio/write.hpp>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -62,6 +62,17 @@ std::optional<size_t> SendSome(int fd, const std::string& bytes) {
   }
 }
 
+// The length and the message, as ParseDelimitedFromZeroCopyStream takes them. Streams of protobuf over a string write their
+// rest when they are destroyed, which ends the process where there is no memory: the string is made first.
+std::string Delimited(const google::protobuf::MessageLite& message) {
+  using google::protobuf::io::CodedOutputStream;
+  const auto size = static_cast<uint32_t>(message.ByteSizeLong());
+  std::string bytes(CodedOutputStream::VarintSize32(size) + size, 0);
+  auto* const begin = reinterpret_cast<uint8_t*>(bytes.data());
+  message.SerializeWithCachedSizesToArray(CodedOutputStream::WriteVarint32ToArray(size, begin));
+  return bytes;
+}
+
 }  // namespace
 }  // namespace stoch::ipc
 
@@ -103,25 +114,28 @@ void Channel::Read() {
 }
 
 void Channel::Send(const google::protobuf::MessageLite& message) {
-  std::string bytes;
-  {
-    google::protobuf::io::StringOutputStream stream(&bytes);
-    google::protobuf::util::SerializeDelimitedToZeroCopyStream(message, &stream);
-  }
+  std::string bytes = Delimited(message);
   const std::lock_guard lock(mutex_);
   if (closed_) return;
-  if (queue_.empty()) {
-    const std::optional<size_t> sent = SendSome(write_fd_, bytes);
-    if (!sent || *sent == bytes.size()) return;
-    bytes.erase(0, *sent);
+  if (!queue_.empty()) {
+    queue_.push_back(std::move(bytes));
+    return;
+  }
+  const std::optional<size_t> sent = SendSome(write_fd_, bytes);
+  if (!sent || *sent == bytes.size()) return;
+  try {
+    queue_.push_back(bytes.substr(*sent));
     asio::post(out_, [self = shared_from_this()] {
       const std::lock_guard rest(self->mutex_);
       if (self->closed_) return;
       self->writer_.assign(asio::local::stream_protocol(), self->write_fd_);
       self->WriteRest();
     });
+  } catch (const std::bad_alloc&) {
+    queue_.clear();
+    if (*sent > 0) shutdown(write_fd_, SHUT_RDWR);  // half a message: nobody reads another one behind it
+    throw;
   }
-  queue_.push_back(std::move(bytes));
 }
 
 void Channel::WriteRest() {

@@ -33,6 +33,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   // Reads until the other end is gone or sends nonsense; on_end is called once then, and nothing after it.
   void Start(Reader on_message, std::function<void()> on_end);
   // Returns at once; messages leave in order. Those to an end that is gone are dropped.
+  // Errors: bad_alloc, and then the message does not arrive; where a part of it has left, the channel has ended.
   void Send(const google::protobuf::MessageLite& message);
   // Drops what has not left. On the thread of `in`.
   void Close();

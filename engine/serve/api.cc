@@ -366,12 +366,14 @@ std::shared_ptr<Exchange> Api::Health(Call& call) {
   const std::string state = State();
   const int status = state == "ok" ? 200 : kUnavailable;
   OrderedJson body = {{"status", state}};
+  OrderedJson workers = OrderedJson::array();
   if (ready_) {
     for (const JobRunner::Worker& worker : serving_.runner->workers()) {
-      body["workers"].push_back(
+      workers.push_back(
           {{"pid", worker.pid}, {"state", worker.state}, {"restarts", worker.restarts}, {"device", worker.device}});
     }
   }
+  if (!workers.empty()) body["workers"] = std::move(workers);
   if (options_.answers != nullptr) body["journal"] = options_.answers->lost() ? "lost" : "ok";
   call.connection->Send({status, "application/json", Dump(std::move(body)), {}});
   return nullptr;

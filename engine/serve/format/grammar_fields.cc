@@ -28,7 +28,7 @@ struct GrammarField {
   Form form;
 };
 
-// Of a request: vLLM's names, SGLang's and llama.cpp's.
+// Fields of a request, by the names of vLLM, llama.cpp and SGLang.
 constexpr GrammarField kFields[] = {
     {"guided_json", Kind::kJsonSchema, Form::kSchema},
     {"guided_regex", Kind::kRegex, Form::kText},
@@ -39,7 +39,7 @@ constexpr GrammarField kFields[] = {
     {"ebnf", Kind::kEbnf, Form::kText},
     {"grammar", Kind::kEbnf, Form::kText},
 };
-// Of structured_outputs.
+// Fields of structured_outputs.
 constexpr GrammarField kOutputs[] = {
     {"json", Kind::kJsonSchema, Form::kSchema},
     {"regex", Kind::kRegex, Form::kText},
@@ -176,7 +176,7 @@ AskedGrammar ReadGrammar(const OrderedJson& taken, JsonFields& fields) {
   if (const Ordered outputs = value(kStructuredOutputs); !outputs.is_null()) Add(ReadOutputs(outputs), &asked);
   for (const GrammarField& field : kFields) {
     const Ordered given = value(field.name);
-    // What llama.cpp's clients send where they mean none.
+    // llama.cpp's clients send an empty text or object where they mean none.
     const bool is_none = given.is_null() || given == std::string() || given == Ordered::object();
     if (!is_none || (!given.is_null() && std::string_view(field.name).starts_with("guided"))) {
       Add(ReadField(field, given, field.name), &asked);

@@ -143,6 +143,7 @@ std::string Store(const StoredRequest& stored) {
   ReleasedJson<Json> document{Json::object()};
   Json& json = document.json;
   ForEachField(stored, [&](const char* name, const auto& value) { json[name] = value; });
+  json["prompts"] = Json::array();
   for (const Prompt& prompt : stored.request.prompts) {
     Json& entry = json["prompts"].emplace_back(Json::object());
     entry["ids"] = prompt.ids;

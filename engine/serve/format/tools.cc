@@ -184,7 +184,7 @@ void ToolCallSplitter::PushHermes(bool last, Piece* piece) {
       size_t certain = begin == std::string::npos ? held_.size() - MayBegin(held_, kBegin) : begin;
       if (last && begin == std::string::npos) certain = held_.size();
       std::string content = held_.substr(0, certain);
-      // What follows says whether spaces here are content.
+      // Spaces at the end are held back until the text after them says whether they are content.
       const size_t end = last && begin == std::string::npos ? content.size() : content.find_last_not_of(kSpaces) + 1;
       const bool drops = begin != std::string::npos;
       held_.erase(0, drops ? certain : end);

@@ -25,7 +25,7 @@ ToolForm ToolFormNamed(std::string_view name);
 // The form that a chat template shows the model.
 ToolForm ToolFormOf(std::string_view chat_template);
 
-// What a request says.
+// A request's tools and tool_choice, as read.
 struct AskedTools {
   ToolForm form = ToolForm::kNone;  // of calls to take out of the answer
   bool is_named = false;            // one function was named: a call of it ends with "stop", as in the OpenAI API

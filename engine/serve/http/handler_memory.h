@@ -42,7 +42,8 @@ class HandlerAllocator {
   using value_type = Value;
   explicit HandlerAllocator(HandlerMemory& memory) : memory_(&memory) {}
   template <class Other>
-  HandlerAllocator(const HandlerAllocator<Other>& other) : memory_(other.memory()) {}  // as allocators convert
+  // NOLINTNEXTLINE(google-explicit-constructor): allocators convert
+  HandlerAllocator(const HandlerAllocator<Other>& other) : memory_(other.memory()) {}
 
   Value* allocate(size_t count) { return static_cast<Value*>(memory_->Allocate(count * sizeof(Value))); }
   void deallocate(Value* values, size_t) noexcept { memory_->Free(values); }
@@ -61,7 +62,7 @@ template <class Body>
 void PostFrom(HandlerMemory& memory, boost::asio::io_context& context, Body body) noexcept {
   struct Handler {
     using allocator_type = HandlerAllocator<std::byte>;
-    allocator_type get_allocator() const noexcept { return allocator_type(*memory); }
+    allocator_type get_allocator() const noexcept { return allocator_type{*memory}; }
     void operator()() { body(); }
     HandlerMemory* memory;
     Body body;

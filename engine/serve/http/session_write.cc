@@ -45,7 +45,7 @@ std::function<void()> HttpSession::OrCut(std::function<void()> body) {
     try {
       body();
     } catch (const std::exception& error) {
-      self->shared_.hooks.on_error(error.what());
+      self->shared_.SayError(error.what());
       self->Cut();
     }
   };

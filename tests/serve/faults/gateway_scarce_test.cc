@@ -17,6 +17,7 @@
 #include "tests/serve/faults/scarcity.h"
 #include "tests/serve/http_client.h"
 #include "tests/serve/serving.h"
+#include "tests/support/chat_python.h"
 #include "tests/support/temp_dir.h"
 
 namespace stoch::test {
@@ -28,10 +29,17 @@ using std::chrono::milliseconds;
 constexpr milliseconds kPatience{20'000};  // for what a client waits for
 constexpr int64_t kEach = 100;             // allocations of which each one fails; then some of them
 constexpr int64_t kStep = 11;
+constexpr const char* kChats = "/v1/chat/completions";
 
 std::string Body(bool stream) {
   return Json({{"prompt", "Once upon a time"}, {"max_tokens", 6}, {"seed", 3}, {"logprobs", 2}, {"stream", stream}})
       .dump();
+}
+
+std::string Chat() {
+  const Json part = {{"type", "text"}, {"text", "Once upon a time"}};
+  const Json message = {{"role", "user"}, {"content", Json::array({part, part})}};
+  return Json({{"messages", Json::array({message, message})}, {"max_tokens", 4}, {"seed", 3}}).dump();
 }
 
 // The thread: what it is called, and how long it takes until all it does has been done.
@@ -46,6 +54,7 @@ class GatewayScarce : public testing::TestWithParam<Role> {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     GTEST_SKIP() << "sanitizers bring their own operator new";
 #endif
+    if (std::string(GetParam().thread) == "render") STOCH_REQUIRE_JINJA();
     const std::string page = (folder_.path() / "page").string();
     WriteFile(page, std::string(sizeof(Scarcity), '\0'));
     const int fd = open(page.c_str(), O_RDWR);
@@ -53,7 +62,8 @@ class GatewayScarce : public testing::TestWithParam<Role> {
     close(fd);
     ASSERT_NE(mapped, MAP_FAILED);
     scarcity_ = static_cast<Scarcity*>(mapped);
-    server_ = std::make_unique<Serving>(std::vector<std::string>{}, kDemo, false, 0, [page] {
+    const std::vector<std::string> chats = {"--chat-template", "chatml"};
+    server_ = std::make_unique<Serving>(HasJinja() ? chats : std::vector<std::string>{}, kDemo, false, 0, [page] {
       setenv(kScarcityVariable, page.c_str(), 1);
       setenv("LD_PRELOAD", STOCH_SCARCE_MEMORY, 1);
     });
@@ -62,6 +72,7 @@ class GatewayScarce : public testing::TestWithParam<Role> {
     scarcity_->fails = 1;
     std::strncpy(scarcity_->thread, GetParam().thread, sizeof(scarcity_->thread) - 1);
     alone_ = Complete()["choices"];
+    if (HasJinja()) chat_alone_ = Call(server_->port(), "POST", kChats, Chat()).Json()["choices"];
   }
   void TearDown() override {
     server_.reset();
@@ -78,6 +89,8 @@ class GatewayScarce : public testing::TestWithParam<Role> {
         // Who gets an answer gets the right one, or the end of it.
         if (reply.status == 200 && body == Body(false)) {
           EXPECT_EQ(reply.Json()["choices"], alone_);
+        } else if (reply.status == 200 && body == Chat()) {
+          EXPECT_EQ(reply.Json()["choices"], chat_alone_);
         }
       } catch (const std::exception&) {  // cut off
       }
@@ -85,6 +98,7 @@ class GatewayScarce : public testing::TestWithParam<Role> {
     };
     one("POST", "/v1/completions", Body(false));
     one("POST", "/v1/completions", Body(true));
+    if (HasJinja()) one("POST", kChats, Chat());
     one("GET", "/metrics", "");
     one("GET", "/health", "");
     std::this_thread::sleep_for(GetParam().pause);
@@ -128,20 +142,32 @@ class GatewayScarce : public testing::TestWithParam<Role> {
   TempDir folder_;
   Scarcity* scarcity_ = nullptr;
   std::unique_ptr<Serving> server_;
-  Json alone_;
+  Json alone_, chat_alone_;
 };
 
 TEST_P(GatewayScarce, AnyAllocationMayFail) { FailEach(1, kEach); }
 
 // The log has the name that its thread began with, as main has.
+std::string NameOf(const testing::TestParamInfo<Role>& role) {
+  std::string name = role.param.thread;
+  std::erase(name, '-');
+  return name;
+}
+
 INSTANTIATE_TEST_SUITE_P(Threads, GatewayScarce,
                          testing::Values(Role{"http-io", milliseconds(0)}, Role{"http-api", milliseconds(0)},
-                                         Role{"pool", milliseconds(0)}, Role{"stoch", milliseconds(1200)}),
-                         [](const auto& role) {
-                           std::string name = role.param.thread;
-                           std::erase(name, '-');
-                           return name;
-                         });
+                                         Role{"render", milliseconds(0)}, Role{"pool", milliseconds(0)},
+                                         Role{"stoch", milliseconds(1200)}),
+                         NameOf);
+
+// The next allocations fail, too: those of destructors, of the answer, of the log.
+class GatewayWithoutMemory : public GatewayScarce {};
+TEST_P(GatewayWithoutMemory, GoesOn) { FailEach(20, 0); }
+INSTANTIATE_TEST_SUITE_P(Threads, GatewayWithoutMemory,
+                         testing::Values(Role{"http-io", milliseconds(0)}, Role{"http-api", milliseconds(0)},
+                                         Role{"render", milliseconds(0)}, Role{"pool", milliseconds(0)},
+                                         Role{"stoch", milliseconds(1200)}),
+                         NameOf);
 
 }  // namespace
 }  // namespace stoch::test

@@ -18,12 +18,16 @@ struct Scarcity {
   std::atomic<int64_t> count;    // of them so far
   char thread[16];               // whose allocations they are, by its name; set while fail_at is 0
 
-  // Counts an allocation of this thread. Returns whether it is to fail.
-  bool Takes() {
+  // Whether allocations of this thread are counted.
+  bool Watches() const {
     if (fail_at.load() == 0) return false;
     char name[sizeof(thread)] = {};
     pthread_getname_np(pthread_self(), name, sizeof(name));
-    if (std::strncmp(name, thread, sizeof(name)) != 0) return false;
+    return std::strncmp(name, thread, sizeof(name)) == 0;
+  }
+  // Counts an allocation of this thread. Returns whether it is to fail.
+  bool Takes() {
+    if (!Watches()) return false;
     const int64_t number = count.fetch_add(1) + 1;
     return number >= fail_at.load() && number < fail_at.load() + fails.load();
   }
