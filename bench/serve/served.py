@@ -68,8 +68,9 @@ class Served:
             connection.close()
 
     def metric(self, name):
-        """The value of a metric, written with its labels."""
-        found = re.search(rf"^{re.escape(name)} (\S+)$", self.call("GET", "/metrics")[1], re.MULTILINE)
+        """The value of a metric, written with its labels but for model_name, which all have."""
+        text = re.sub(r'\{model_name="[^"]*"\}|,?model_name="[^"]*"', "", self.call("GET", "/metrics")[1])
+        found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
         return float(found.group(1)) if found else 0.0
 
     def resident_mib(self):

@@ -23,7 +23,9 @@ const Histogram::BucketBoundaries kLatency = {0.001, 0.0025, 0.005, 0.01, 0.025,
 
 struct Metrics::State {
   prometheus::Registry registry;
-  std::mutex totals;  // of counters that are set: several scrapes at once must not add the same twice
+  std::mutex naming;
+  std::string model_name;  // "" until it is known
+  std::mutex totals;       // of counters that are set: several scrapes at once must not add the same twice
 
   // A counter of something that is counted elsewhere.
   void SetTotal(Counter& counter, double total) {
@@ -132,6 +134,23 @@ void Metrics::ObserveTimeToFirstToken(double seconds) { state_->first_token.Obse
 void Metrics::ObserveInterToken(double seconds) { state_->inter_token.Observe(seconds); }
 void Metrics::ObserveEndToEnd(double seconds) { state_->end_to_end.Observe(seconds); }
 
-std::string Metrics::Text() const { return prometheus::TextSerializer().Serialize(state_->registry.Collect()); }
+void Metrics::SetModel(const std::string& name) {
+  const std::lock_guard lock(state_->naming);
+  state_->model_name = name;
+}
+
+std::string Metrics::Text() const {
+  std::vector<prometheus::MetricFamily> families = state_->registry.Collect();
+  std::string model;
+  {
+    const std::lock_guard lock(state_->naming);
+    model = state_->model_name;
+  }
+  for (prometheus::MetricFamily& family : families) {
+    if (model.empty()) break;
+    for (prometheus::ClientMetric& metric : family.metric) metric.label.push_back({"model_name", model});
+  }
+  return prometheus::TextSerializer().Serialize(families);
+}
 
 }  // namespace stoch::serve

@@ -31,6 +31,8 @@ class Metrics {
   void CountRefusedConnection();
   void SetDroppedLogLines(uint64_t lines);  // so far
   void SetBuild(const std::string& version, const std::string& commit);
+  // From now on every series has it as its label model_name, so that one dashboard tells servers of several models apart.
+  void SetModel(const std::string& name);
   // Histograms, in seconds.
   void ObserveQueueTime(double seconds);
   void ObserveTimeToFirstToken(double seconds);

@@ -92,6 +92,7 @@ void Server::Attach(const ServedModel& model, const Language& language, std::uni
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   ModelFacts& facts = state.model;
   facts.id = state.options.model_id.empty() ? model.name : state.options.model_id;
+  state.metrics.SetModel(facts.id);
   facts.vocab_size = model.vocab_size;
   facts.context = model.context;
   facts.max_choices = state.options.max_choices;

@@ -12,6 +12,7 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
 #include <cctype>
+#include <regex>
 #include <sstream>
 #include <stdexcept>
 
@@ -137,6 +138,13 @@ void HttpClient::Close() { state_->socket.close(); }
 Reply Call(uint16_t port, const std::string& method, const std::string& path, const std::string& body,
            const std::map<std::string, std::string>& headers) {
   return HttpClient(port).Call(method, path, body, headers);
+}
+
+double Metric(uint16_t port, const std::string& name) {
+  static const std::regex kModel(R"re(\{model_name="[^"]*"\}|,?model_name="[^"]*")re");
+  const std::string text = "\n" + std::regex_replace(Call(port, "GET", "/metrics").body, kModel, "");
+  const size_t at = text.find("\n" + name + " ");
+  return at == std::string::npos ? -1 : std::stod(text.substr(at + name.size() + 2));
 }
 
 }  // namespace stoch::test

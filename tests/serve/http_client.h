@@ -47,4 +47,7 @@ class HttpClient {
 Reply Call(uint16_t port, const std::string& method, const std::string& path, const std::string& body = "",
            const std::map<std::string, std::string>& headers = {});
 
+// The value of a series of /metrics, named with its labels but for model_name, which all have; -1 if it is not there.
+double Metric(uint16_t port, const std::string& name);
+
 }  // namespace stoch::test

@@ -197,7 +197,8 @@ TEST(ServeProcess, StandardErrorThatNobodyReadsHoldsNothingUp) {
   for (int i = 0; i < kRequests; ++i) ASSERT_EQ(client->Call("GET", "/nowhere").status, 404) << i;
   EXPECT_EQ(client->Call("GET", "/health").status, 200);
   const std::string metrics = client->Call("GET", "/metrics").body;
-  const std::string name = "\nstoch_log_lines_dropped_total ";
+  const std::string name = "\nstoch_log_lines_dropped_total{model_name=\"demo\"} ";
+  ASSERT_NE(metrics.find(name), std::string::npos) << metrics;
   EXPECT_GT(std::stod(metrics.substr(metrics.find(name) + name.size())), 0) << metrics;
   server.Signal(SIGTERM);
   EXPECT_EQ(server.Wait(seconds(8)), 0);

@@ -141,12 +141,7 @@ class ServerFixture : public testing::Test {
     return all;
   }
   // The value of a metric without labels, or with the labels as they are printed.
-  double Metric(const std::string& name) const {
-    const std::string text = "\n" + Call(port(), "GET", "/metrics").body;
-    const size_t at = text.find("\n" + name + " ");
-    if (at == std::string::npos) return -1;
-    return std::stod(text.substr(at + name.size() + 2));
-  }
+  double Metric(const std::string& name) const { return test::Metric(port(), name); }
   // The first line of the log with this in it, "" if there is none.
   std::string LogLine(const std::string& part) {
     const std::lock_guard lock(log_mutex_);

@@ -130,12 +130,6 @@ void WaitForEnd(pid_t pid) {
   close(process);
 }
 
-double Metric(uint16_t port, const std::string& name) {
-  const std::string text = "\n" + Call(port, "GET", "/metrics").body;
-  const size_t at = text.find("\n" + name + " ");
-  return at == std::string::npos ? -1 : std::stod(text.substr(at + name.size() + 2));
-}
-
 constexpr char kTokens[] = "stoch_generated_tokens_total";
 
 class WorkerFaults : public testing::Test {

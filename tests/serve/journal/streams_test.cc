@@ -22,12 +22,6 @@ using Json = nlohmann::json;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-double Metric(uint16_t port, const std::string& name) {
-  const std::string text = "\n" + Call(port, "GET", "/metrics").body;
-  const size_t at = text.find("\n" + name + " ");
-  return at == std::string::npos ? -1 : std::stod(text.substr(at + name.size() + 2));
-}
-
 bool Eventually20(const std::function<bool()>& condition) {
   const auto deadline = Clock::now() + seconds(20);
   while (!condition()) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -36,6 +37,22 @@ TEST(Metrics, ScrapesAtOnceCountNothingTwice) {
     }
     if (HasFailure()) break;
   }
+}
+
+TEST(Metrics, EverySeriesNamesTheModel) {
+  serve::Metrics metrics;
+  metrics.ObserveQueueTime(1);
+  metrics.CountResponse(200);
+  EXPECT_EQ(metrics.Text().find("model_name"), std::string::npos);
+  metrics.SetModel("org/a \"name\"");
+  std::istringstream lines(metrics.Text());
+  int series = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with('#')) continue;
+    ++series;
+    EXPECT_NE(line.find("model_name=\"org/a \\\"name\\\"\""), std::string::npos) << line;
+  }
+  EXPECT_GT(series, 28);
 }
 
 }  // namespace
