@@ -34,6 +34,7 @@ void SetHeaders(Response& response, const HttpResponse& answer, const HttpHeader
 template <class Header>
 std::string Written(const Header& header) {
   std::ostringstream text;
+  text.exceptions(std::ios::badbit);  // otherwise a stream keeps it to itself that it found no memory: half a head
   text << header;
   return std::move(text).str();
 }
