@@ -189,7 +189,7 @@ std::vector<std::string> TwinArguments(CLI::App& command) {
     if (!HasTwin(*option) || IsSettled(*option, given)) continue;
     const std::string variable = EnvironmentTwin(*option);
     const char* const value = Variable(variable);
-    // What CLI11 reads from the environment itself is read once.
+    // CLI11 reads the variables that an option declares by itself.
     if (value != nullptr && option->get_envname() == variable) continue;
     if (value != nullptr) {
       Append(option, {value}, variable, &arguments);

@@ -19,9 +19,9 @@ std::string EnvironmentTwin(const CLI::Option& option);
 // Declares --config FILE, where the command has no option of that name.
 void AddConfigFile(CLI::App& command);
 
-// Arguments for the options of `command` that were neither given nor excluded by what was, where the environment or the file has a value: a variable wins
-// over the file, and what was given over both. Variables that are empty are none, nor is a STOCH_PORT of Kubernetes' service
-// links (tcp://...).
+// Arguments for the options of `command` that were neither given nor excluded by what was, where the environment or the file
+// has a value: a variable wins over the file, and what was given over both. Variables that are empty are none, nor is a
+// STOCH_PORT of Kubernetes' service links (tcp://...).
 //   file: YAML, a mapping of options by their names, with "-" or "_": scalars, lists for options that are repeated,
 //         true and false for flags, and mappings of any depth for --sc.
 // Requires: `command` has parsed the command line; whether that failed does not matter. Its options take the values, as a check:

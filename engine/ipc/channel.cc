@@ -66,10 +66,11 @@ std::optional<size_t> SendSome(int fd, const std::string& bytes) {
 // rest when they are destroyed, which ends the process where there is no memory: the string is made first.
 std::string Delimited(const google::protobuf::MessageLite& message) {
   using google::protobuf::io::CodedOutputStream;
-  const auto size = static_cast<uint32_t>(message.ByteSizeLong());
-  std::string bytes(CodedOutputStream::VarintSize32(size) + size, 0);
+  const size_t size = message.ByteSizeLong();
+  const auto front = static_cast<uint32_t>(size);
+  std::string bytes(CodedOutputStream::VarintSize32(front) + size, 0);
   auto* const begin = reinterpret_cast<uint8_t*>(bytes.data());
-  message.SerializeWithCachedSizesToArray(CodedOutputStream::WriteVarint32ToArray(size, begin));
+  message.SerializeWithCachedSizesToArray(CodedOutputStream::WriteVarint32ToArray(front, begin));
   return bytes;
 }
 
@@ -124,7 +125,8 @@ void Channel::Send(const google::protobuf::MessageLite& message) {
   const std::optional<size_t> sent = SendSome(write_fd_, bytes);
   if (!sent || *sent == bytes.size()) return;
   try {
-    queue_.push_back(bytes.substr(*sent));
+    bytes.erase(0, *sent);
+    queue_.push_back(std::move(bytes));
     asio::post(out_, [self = shared_from_this()] {
       const std::lock_guard rest(self->mutex_);
       if (self->closed_) return;

@@ -10,7 +10,7 @@ class App;
 
 namespace stoch::cli {
 
-// stoch(1) in roff (man macros): every command with its options, their variables and examples.
+// stoch(1) in roff (man macros): every command with its options and examples, and how variables are named.
 std::string ManPage(const CLI::App& root);
 
 }  // namespace stoch::cli
