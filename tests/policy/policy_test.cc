@@ -411,7 +411,7 @@ TEST(Ceilings, KernelsStayBelowThem) {
 
 TEST(Ceilings, CanBePassedAndAreLowered) {
   const TempDir dir;
-  const std::filesystem::path root = dir.path();
+  const std::filesystem::path& root = dir.path();
   const std::string check = "tools/count_kernels --root '" + root.string() + "' ";
   const auto ceilings = [&](int lines, int comments) {
     Write(root / "tests/policy/ceilings.json",
@@ -444,7 +444,7 @@ TEST(Numbers, OfReadmeAndPerformanceAreThoseRecorded) {
 
 TEST(Numbers, OfAnotherRecordAreNoticedAndWritten) {
   const TempDir dir;
-  const std::filesystem::path root = dir.path();
+  const std::filesystem::path& root = dir.path();
   for (const char* const part : {"bench/results", "bench/log", "docs/performance.md", "README.md"}) {
     std::filesystem::create_directories((root / part).parent_path());
     std::filesystem::copy(std::filesystem::path(STOCH_SOURCE_DIR) / part, root / part,
@@ -470,6 +470,17 @@ TEST(Numbers, OfAnotherRecordAreNoticedAndWritten) {
   EXPECT_NE(text.find("| prompt of 2048 tokens | 360 ms | PyTorch 50.0 ms | 7.20 | 9999-01-01, abcdef0 |"),
             std::string::npos)
       << text;
+}
+
+TEST(Numbers, OfTheTutorialAreThoseOfItsFile) {
+  const auto [code, said] = RunScript("docs/plots/numbers check-page");
+  EXPECT_EQ(code, 0) << said;
+  const TempDir dir;
+  std::ifstream page(std::filesystem::path(STOCH_SOURCE_DIR) / "docs/tutorial.md");
+  std::string text((std::istreambuf_iterator<char>(page)), {});
+  text.replace(text.find("| 64 | 11.51 |"), 14, "| 64 | 11.52 |");
+  Write(dir.path() / "page.md", text);
+  EXPECT_NE(RunScript("docs/plots/numbers check-page '" + (dir.path() / "page.md").string() + "'").first, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(
