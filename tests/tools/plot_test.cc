@@ -62,6 +62,25 @@ TEST(Plot, FrontKeepsWhatNothingBeats) {
   EXPECT_EQ(ParetoFront({}), std::vector<size_t>{});
 }
 
+TEST(Plot, SpreadsAreDrawnAndInsideOfTheAxes) {
+  Chart chart;
+  chart.series = {
+      {"runs", {{1, 5, "one", ChartSpread{3, 9}}, {2, 6, "box", ChartSpread{4, 8, ChartSpread::Box{5, 6, 7}}}}}};
+  const std::string svg = ChartSvg(chart);
+  ExpectStandsAlone(svg);
+  chart.series[0].points[0].spread.reset();
+  const std::string without = ChartSvg(chart);
+  EXPECT_EQ(Count(svg, "<line") - Count(without, "<line"), 3 + 2);  // a bar with its ends, and the grid at 3 and 9
+  for (const char* tick : {">3<", ">9<"}) {
+    EXPECT_EQ(Count(svg, tick), 1) << tick;
+    EXPECT_EQ(Count(without, tick), 0) << tick;
+  }
+  EXPECT_EQ(Count(svg, "<circle"), 2);  // a point and the legend: a box has no marker
+  chart.y_logarithmic = true;
+  chart.series[0].points[1].spread->low = -1;
+  ExpectInvalid([&] { ChartSvg(chart); }, {"above 0"});
+}
+
 TEST(Plot, ChartHasWhatItIsGiven) {
   Chart chart;
   chart.title = "a < b & \"c\"";

@@ -71,6 +71,34 @@ TEST_F(SweepSeedsCli, RowsHaveSeedsAndSummariesFollow) {
   EXPECT_TRUE(lines[7]["metrics"]["ppl"]["sd"].is_null());
 }
 
+TEST_F(SweepSeedsCli, FiguresHaveMeansWithBarsOrEveryRun) {
+  Plan(R"("grid": {"source": ["lfsr"], "stoc_len": [32, 64]}, "repeat": 3)");
+  const auto figure = [&](const std::string& more) {
+    const ProcessResult result =
+        Sweep("figures", {"--resume", "--plot", "x=stoc_len,y=ppl" + more + ",file=" + (folder_ / "svg").string()});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return ReadFile(folder_ / "svg");
+  };
+  const auto count = [](const std::string& text, const std::string& part) {
+    int found = 0;
+    for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+    return found;
+  };
+  const std::string runs = figure("");
+  EXPECT_EQ(count(runs, "<circle"), 6);
+  EXPECT_EQ(count(runs, "Pareto front"), 0);
+  for (const char* kind : {",error=ci", ",error=sd", ",error=minmax"}) {
+    const std::string means = figure(kind);
+    EXPECT_EQ(count(means, "<circle"), 2) << kind;
+    EXPECT_EQ(count(means, "Pareto front"), 1) << kind;
+  }
+  EXPECT_NE(figure(",error=ci"), figure(",error=sd"));
+  EXPECT_EQ(count(figure(",kind=box"), "<circle"), 0);
+  Plan(R"("runs": ["stoc_len=32"])");
+  ExpectRefused(Sweep("none", {"--plot", "x=stoc_len,y=ppl,error=ci"}), "the plan has no seeds");
+  ExpectRefused(Sweep("none", {"--plot", "x=stoc_len,y=ppl,error=range"}), "error=ci|sd|minmax");
+}
+
 TEST_F(SweepSeedsCli, ADifferenceIsOfTheSameWindowsAndSeed) {
   Plan(kTwoOfThree);
   ASSERT_EQ(Sweep("whole").exit_code, 0);

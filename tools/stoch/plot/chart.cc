@@ -53,13 +53,19 @@ class Drawing {
   Axis AxisOf(double ChartPoint::*value, bool logarithmic, const char* name) const {
     double low = all_[0].*value;
     double high = low;
-    for (const ChartPoint& point : all_) {
-      if (!std::isfinite(point.*value) || (logarithmic && point.*value <= 0)) {
-        throw InvalidInput(fmt::format("plot: {} = {}: allowed is a finite number{}", name, point.*value,
-                                       logarithmic ? " above 0" : ""));
+    const auto include = [&](double number) {
+      if (!std::isfinite(number) || (logarithmic && number <= 0)) {
+        throw InvalidInput(
+            fmt::format("plot: {} = {}: allowed is a finite number{}", name, number, logarithmic ? " above 0" : ""));
       }
-      low = std::min(low, point.*value);
-      high = std::max(high, point.*value);
+      low = std::min(low, number);
+      high = std::max(high, number);
+    };
+    for (const ChartPoint& point : all_) {
+      include(point.*value);
+      if (value != &ChartPoint::y || !point.spread) continue;
+      include(point.spread->low);
+      include(point.spread->high);
     }
     return {low, high, logarithmic};
   }
@@ -102,8 +108,25 @@ class Drawing {
       svg_.Path(path, colour);
     }
     for (const ChartPoint& point : series.points) {
-      svg_.Marker(static_cast<int>(index), X(point.x), Y(point.y), colour, point.label);
+      if (point.spread) Spread(point, colour);
+      if (!point.spread || !point.spread->box) {
+        svg_.Marker(static_cast<int>(index), X(point.x), Y(point.y), colour, point.label);
+      }
     }
+  }
+
+  void Spread(const ChartPoint& point, const char* colour) {
+    constexpr double kCap = 4, kHalfBox = 7;
+    const ChartSpread& spread = *point.spread;
+    const double x = X(point.x);
+    for (const double end : {spread.low, spread.high}) svg_.Line(x - kCap, Y(end), x + kCap, Y(end), colour, 1.2);
+    if (!spread.box) return svg_.Line(x, Y(spread.low), x, Y(spread.high), colour, 1.2);
+    svg_.Line(x, Y(spread.low), x, Y(spread.box->first), colour, 1.2);
+    svg_.Line(x, Y(spread.box->third), x, Y(spread.high), colour, 1.2);
+    const double left = x - kHalfBox, right = x + kHalfBox;
+    const double top = Y(spread.box->third), bottom = Y(spread.box->first), median = Y(spread.box->median);
+    svg_.Path({{left, top}, {right, top}, {right, bottom}, {left, bottom}, {left, top}}, colour, 1.2);
+    svg_.Line(left, median, right, median, colour, 2);
   }
 
   // Next to the axes where they are many.
@@ -117,6 +140,7 @@ class Drawing {
     std::vector<std::string> names;
     for (const ChartSeries& series : chart_.series) names.push_back(series.name);
     if (names.size() == 1 && names[0].empty()) names.clear();
+    const size_t of_series = names.size();
     if (chart_.pareto) names.emplace_back("Pareto front");
     if (names.empty()) return;
     constexpr double kRow = 18;
@@ -147,7 +171,7 @@ class Drawing {
     svg_.Rect(left, top, width, height, "#ffffff");
     for (size_t i = 0; i < names.size(); ++i) {
       const double y = top + kRow * static_cast<double>(i) + 15;
-      if (i < chart_.series.size()) {
+      if (i < of_series) {
         const char* colour = kColours[i % kNumColours];
         if (chart_.series[i].line) svg_.Line(left + 4, y - 4, left + 28, y - 4, colour, 1.5);
         svg_.Marker(static_cast<int>(i), left + 16, y - 4, colour);

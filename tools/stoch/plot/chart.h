@@ -3,14 +3,25 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace stoch::cli {
 
+// What is drawn up and down from a point: an interval, or a box of quartiles with whiskers at its ends.
+struct ChartSpread {
+  double low = 0, high = 0;
+  struct Box {
+    double first = 0, median = 0, third = 0;
+  };
+  std::optional<Box> box = {};
+};
+
 struct ChartPoint {
   double x = 0, y = 0;
-  std::string label = {};  // shown on hovering
+  std::string label = {};                  // shown on hovering
+  std::optional<ChartSpread> spread = {};  // of y
 };
 
 struct ChartSeries {

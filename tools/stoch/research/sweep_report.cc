@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "kernels/base/error.h"
+#include "research/statistics.h"
 #include "tools/stoch/plot/chart.h"
 
 namespace stoch::cli {
@@ -92,6 +93,12 @@ SweepPlot ParseSweepPlot(const std::string& text) {
     } else if (name == "log" && (value == "x" || value == "y" || value == "x+y")) {
       plot.x_logarithmic = value != "y";
       plot.y_logarithmic = value != "x";
+    } else if (name == "error" && (value == "ci" || value == "sd" || value == "minmax")) {
+      plot.spread = value == "ci"   ? SweepPlot::Spread::kInterval
+                    : value == "sd" ? SweepPlot::Spread::kDeviation
+                                    : SweepPlot::Spread::kExtremes;
+    } else if (name == "kind" && value == "box") {
+      plot.spread = SweepPlot::Spread::kBox;
     } else if (name == "by") {
       for (size_t from = 0; from <= value.size();) {
         const size_t to = std::min(value.find('+', from), value.size());
@@ -99,23 +106,70 @@ SweepPlot ParseSweepPlot(const std::string& text) {
         from = to + 1;
       }
     } else {
-      throw InvalidInput("--plot " + text + ": " + name +
-                         ": allowed is x=NAME,y=NAME[,by=NAME+NAME][,log=x+y][,file=FILE]");
+      throw InvalidInput(
+          "--plot " + text + ": " + name +
+          ": allowed is x=NAME,y=NAME[,by=NAME+NAME][,log=x+y][,error=ci|sd|minmax][,kind=box][,file=FILE]");
     }
   }
   if (plot.x.empty() || plot.y.empty()) throw InvalidInput("--plot " + text + ": takes x=NAME and y=NAME");
   return plot;
 }
 
+namespace {
+
+// A sorted list's value at a share of its length, between neighbours by their distance.
+double Quantile(const std::vector<double>& sorted, double share) {
+  const double at = share * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<size_t>(at);
+  if (below + 1 >= sorted.size()) return sorted.back();
+  return sorted[below] + (at - static_cast<double>(below)) * (sorted[below + 1] - sorted[below]);
+}
+
+// The point of one configuration, from the values of its seeds in their order.
+ChartPoint PointOf(const std::vector<double>& x, std::vector<double> y, SweepPlot::Spread kind,
+                   const std::string& label) {
+  const Summary of_y = Summarise(y);
+  ChartPoint point{Summarise(x).mean, of_y.mean, label, {}};
+  if (!of_y.sd) return point;  // one seed
+  switch (kind) {
+    case SweepPlot::Spread::kNone: break;
+    case SweepPlot::Spread::kInterval: point.spread = {*of_y.ci95_low, *of_y.ci95_high}; break;
+    case SweepPlot::Spread::kDeviation: point.spread = {of_y.mean - *of_y.sd, of_y.mean + *of_y.sd}; break;
+    case SweepPlot::Spread::kExtremes: point.spread = {of_y.min, of_y.max}; break;
+    case SweepPlot::Spread::kBox:
+      std::sort(y.begin(), y.end());
+      point.spread = {of_y.min, of_y.max, ChartSpread::Box{Quantile(y, 0.25), Quantile(y, 0.5), Quantile(y, 0.75)}};
+      break;
+  }
+  return point;
+}
+
+}  // namespace
+
 std::string SweepSvg(const SweepPlan& plan, const SweepPlot& plot, const std::vector<std::string>& rows) {
-  std::map<std::string, ChartSeries> series;
-  std::vector<std::string> order;
+  const bool merges = plot.spread != SweepPlot::Spread::kNone;
+  struct Values {
+    std::vector<double> x, y;
+    const PlannedRun* run;
+  };
+  std::vector<Values> all;                  // a point each
+  std::map<size_t, size_t> configurations;  // of merged ones, where their values are
   for (const std::string& text : rows) {
     const Json row = Json::parse(text);
+    if (!row.contains("key")) continue;  // a summary
     const PlannedRun& run = RunOf(plan, row);
     const std::optional<double> x = Value(run, row, plot.x);
     const std::optional<double> y = Value(run, row, plot.y);
     if (!x || !y) continue;
+    const auto [at, is_new] = configurations.emplace(merges ? run.configuration : all.size(), all.size());
+    if (is_new) all.push_back({{}, {}, &run});
+    all[at->second].x.push_back(*x);
+    all[at->second].y.push_back(*y);
+  }
+  std::map<std::string, ChartSeries> series;
+  std::vector<std::string> order;
+  for (const Values& values : all) {
+    const PlannedRun& run = *values.run;
     std::string name;
     for (const std::string& by : plot.by) {
       for (const auto& [key, value] : run.parameters) {
@@ -127,8 +181,9 @@ std::string SweepSvg(const SweepPlan& plan, const SweepPlot& plot, const std::ve
     if (!series.contains(name)) order.push_back(name);
     ChartSeries& to = series[name];
     to.name = name;
-    to.line = line;
-    to.points.push_back({*x, *y, run.config});
+    to.line = line && plot.spread != SweepPlot::Spread::kBox;
+    const std::string& label = merges ? plan.configurations[run.configuration] : run.config;
+    to.points.push_back(PointOf(values.x, values.y, plot.spread, label));
   }
   if (series.empty()) throw InvalidInput("--plot: no row has both " + plot.x + " and " + plot.y);
   Chart chart;
@@ -137,7 +192,7 @@ std::string SweepSvg(const SweepPlan& plan, const SweepPlot& plot, const std::ve
   chart.y_label = plot.y;
   chart.x_logarithmic = plot.x_logarithmic;
   chart.y_logarithmic = plot.y_logarithmic;
-  chart.pareto = true;
+  chart.pareto = merges || !plan.has_seeds;
   chart.x_is_good = LargeIsGood(plot.x);
   chart.y_is_good = LargeIsGood(plot.y);
   for (const std::string& name : order) {

@@ -10,17 +10,21 @@
 
 namespace stoch::cli {
 
-// --plot x=NAME,y=NAME[,by=NAME+NAME][,log=x+y][,file=FILE]. A name is a metric (ppl, kl.kld.mean), a value of sc_cost
-// (mac_avg_stoc_len) or a parameter of the grid; rows of equal `by` are joined by a line.
+// --plot x=NAME,y=NAME[,by=NAME+NAME][,log=x+y][,error=ci|sd|minmax][,kind=box][,file=FILE]. A name is a metric (ppl,
+// kl.kld.mean), a value of sc_cost (mac_avg_stoc_len) or a parameter of the grid; rows of equal `by` are joined by a
+// line.
 struct SweepPlot {
   std::string x, y, file;
   std::vector<std::string> by;
   bool x_logarithmic = false, y_logarithmic = false;
+  // Of a sweep with seeds: a point for each configuration at its means, with what is drawn around them.
+  enum class Spread { kNone, kInterval, kDeviation, kExtremes, kBox } spread = Spread::kNone;
 };
 // Errors: InvalidInput naming what is missing or not known.
 SweepPlot ParseSweepPlot(const std::string& text);
 
-// The figure, with the Pareto front. Rows that lack a value are left out. Errors: InvalidInput where all do.
+// The figure, with the Pareto front; runs over seeds that are drawn one by one have none. Rows that lack a value are
+// left out. Requires: seeds if there is a spread. Errors: InvalidInput if all rows lack one.
 std::string SweepSvg(const SweepPlan& plan, const SweepPlot& plot, const std::vector<std::string>& rows);
 
 // Columns model, config, metric, value; a line for every number of metrics and of sc_cost.
