@@ -4,7 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
+
+#include "app/report/table.h"
 
 namespace stoch::cli {
 namespace {
@@ -79,6 +82,39 @@ std::string EnergyText(const EnergyReport& report) {
   if (!report.uncounted.empty()) {
     text += fmt::format("  not counted without --array: {}\n", fmt::join(report.uncounted, ", "));
   }
+  return text;
+}
+
+std::string HardwareText(const HardwareReport& report) {
+  std::vector<std::string> head = {"hardware"};
+  for (const HardwareColumn& column : report.columns) head.push_back(column.name);
+  Table table(head);
+  const auto add = [&](const std::string& name, const auto& value) {
+    std::vector<std::string> cells = {name};
+    bool any = false;
+    for (const HardwareColumn& column : report.columns) {
+      const std::optional<double> number = value(column.figures);
+      cells.push_back(number ? fmt::format("{:.6g}", *number) : "");
+      any = any || number;
+    }
+    if (any) table.Add(cells);
+  };
+  const auto figure = [](auto member) {
+    return [member](const HardwareFigures& f) { return std::optional<double>(f.*member); };
+  };
+  add("seconds", figure(&HardwareFigures::seconds));
+  add("utilisation", figure(&HardwareFigures::utilisation));
+  add("TOPS", figure(&HardwareFigures::tops));
+  add("tokens/s", figure(&HardwareFigures::tokens_per_s));
+  add("J", figure(&HardwareFigures::joules));
+  add("J/token", figure(&HardwareFigures::joules_per_token));
+  add("W", figure(&HardwareFigures::watts));
+  add("mm2", figure(&HardwareFigures::mm2));
+  add("TOPS/W", figure(&HardwareFigures::tops_per_watt));
+  add("TOPS/mm2", figure(&HardwareFigures::tops_per_mm2));
+  add("EDP, J s", figure(&HardwareFigures::edp_js));
+  std::string text = table.Markdown();
+  for (const std::string& note : report.notes) text += note + '\n';
   return text;
 }
 

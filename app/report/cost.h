@@ -6,6 +6,7 @@
 
 #include "research/cost.h"
 #include "research/energy/energy.h"
+#include "research/energy/hardware_report.h"
 
 namespace stoch::cli {
 
@@ -14,5 +15,6 @@ std::string LengthText(const std::optional<double>& average);
 // Several lines, each with its line break.
 std::string CostText(const ScCost& cost);
 std::string EnergyText(const EnergyReport& report);
+std::string HardwareText(const HardwareReport& report);
 
 }  // namespace stoch::cli

@@ -193,6 +193,7 @@ constexpr Kind kKinds[] = {{"random_bits", &Case::RandomNumbers},
                            {"counts", &Case::Counts},
                            {"source", &Case::Source},
                            {"usystolic", &Case::Usystolic},
+                           {"hw", &Case::Hardware},
                            {"statistics", &Case::Statistics},
                            {"paired", &Case::Paired}};
 

@@ -55,6 +55,7 @@ class Case {
   void Counts();
   void Source();
   void Usystolic();
+  void Hardware();
   void Statistics();
   void Paired();
 

@@ -6,6 +6,7 @@
 
 #include "kernels/sc/hardware/binomial.h"
 #include "loader/sha256.h"
+#include "research/energy/hardware_report.h"
 #include "research/golden/backend_product.h"
 #include "research/golden/golden2_case.h"
 #include "research/golden/golden_check.h"
@@ -96,6 +97,34 @@ void Case::Products() {
   SameBits("y of the reference", product.y.values, Matrix("y").values);
   if (!HasKernel(config)) return;
   SameBits("y", ProductOnBackend(backend_, a, b, config, &extras, lengths), Matrix("y").values);
+}
+
+void Case::Hardware() {
+  const Json& input = fields_.at("input");
+  HardwareCounts counts;
+  counts.cycles = input.at("cycles").get<int64_t>();
+  counts.mac_cycles = input.at("mac_cycles").get<int64_t>();
+  counts.macs = input.at("macs").get<int64_t>();
+  counts.tokens = input.at("tokens").get<int64_t>();
+  const auto array = input.at("array").get<std::vector<int64_t>>();
+  counts.array = {array.at(0), array.at(1), array.at(2)};
+  counts.energy_pj = input.at("energy_pj").get<double>();
+  HardwareFile file;
+  file.clock_mhz = input.at("clock_mhz").get<double>();
+  file.area_um2 = input.at("area_mm2").get<double>() * 1e6;
+  file.leakage_mw = input.at("leakage_mw").get<double>();
+  const HardwareFigures f = FiguresOf(counts, file);
+  const std::pair<const char*, std::optional<double>> figures[] = {{"seconds", f.seconds},
+                                                                   {"tokens_per_s", f.tokens_per_s},
+                                                                   {"joules", f.joules},
+                                                                   {"joules_per_token", f.joules_per_token},
+                                                                   {"watts", f.watts},
+                                                                   {"utilisation", f.utilisation},
+                                                                   {"tops", f.tops},
+                                                                   {"tops_per_watt", f.tops_per_watt},
+                                                                   {"tops_per_mm2", f.tops_per_mm2},
+                                                                   {"edp_js", f.edp_js}};
+  for (const auto& [name, value] : figures) Near(name, value, fields_.at("result").at(name));
 }
 
 }  // namespace stoch::golden2

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults, registers, adders and factors of qk, as a user meets them.
+// Faults, registers, adders and factors of qk, and the time, power and area of a trace, as a user meets them.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -86,6 +86,71 @@ TEST_F(HardwareCli, RebalancedQueriesAndKeysNeedShorterStreams) {
   };
   EXPECT_GT(ppl({}), 7.5);
   EXPECT_LT(ppl({"--smooth", factors}), 6.5);
+}
+
+TEST(CostHardwareCli, HasTimePowerAndAreaOfCitedNumbers) {
+  const TempDir folder;
+  const std::string trace = folder / "trace.json", hw = folder / "hw.json";
+  WriteFile(folder / "energy.json", R"({"schema": "stoch-energy-v1", "unit": "pJ", "process": "a test", "actions": {
+      "sc_mac_cycle": {"energy": 2, "source": "invented"}, "int_mac_8": {"energy": 50, "source": "invented"}}})");
+  const std::string file = R"({"schema": "stoch-hw-v1", "clock_mhz": 250, "energy": "energy.json", "leakage_mw": 4,
+      "source": "invented", "area": {"mac": {"um2": 10, "count": 8192, "source": "invented"}}})";
+  WriteFile(hw, file);
+  WriteFile(folder / "text", BirdsText(60));
+  const auto run =
+      ExpectJson(RunStoch(WithDemo("perplexity", {"--file", folder / "text", "--ctx", "16", "--max-windows", "2",
+                                                  "--json", "--trace", trace, "--array", "16,16,32"})));
+  const auto& cost = run["results"][0]["sc_cost"];
+  const auto json = ExpectJson(RunStoch({"cost", trace, "--hw", hw, "--csv", folder / "csv", "--json"}));
+  const auto& sc = json["hw"]["columns"][0];
+  const auto& int8 = json["hw"]["columns"][1];
+  const double cycles = cost["array"]["cycles"].get<double>(), seconds = cycles / 250e6;
+  EXPECT_EQ(sc["name"], "sc");
+  EXPECT_EQ(sc["seconds"], seconds);
+  EXPECT_EQ(sc["utilisation"], cost["mac_cycles"].get<double>() / (cycles * 8192));
+  EXPECT_EQ(sc["joules"], cost["mac_cycles"].get<double>() * 2 * 1e-12 + 4 * 1e-3 * seconds);
+  EXPECT_EQ(sc["mm2"], 81920 * 1e-6);
+  EXPECT_GT(sc["tokens"], 16);
+  EXPECT_EQ(sc["tokens_per_s"], sc["tokens"].get<double>() / seconds);
+  // 128 cycles a mac, and one.
+  EXPECT_EQ(int8["name"], "int8");
+  EXPECT_EQ(int8["cycles"].get<int64_t>() * 128, cost["array"]["cycles"].get<int64_t>());
+  EXPECT_EQ(int8["joules"], cost["mac_cycles"].get<double>() / 128 * 50 * 1e-12 + 4 * 1e-3 * (cycles / 128 / 250e6));
+  const std::string csv = ReadFile(folder / "csv");
+  EXPECT_EQ(csv.rfind("layer,op,unit,cycles,seconds,sc_mac_cycle\n0,q_proj,,", 0), 0u) << csv;
+  const ProcessResult text = RunStoch({"cost", trace, "--hw", hw});
+  EXPECT_NE(text.out.find("not counted: "), std::string::npos) << text.out;
+
+  // Without prices no joule, and a trace of calls has prompt and generated tokens apart.
+  WriteFile(hw, R"({"schema": "stoch-hw-v1", "clock_mhz": 250})");
+  EXPECT_EQ(RunStoch(WithDemo("generate", {"--prompt", "Once upon a time", "--max-tokens", "3", "--trace", trace,
+                                           "--trace-mode", "trace"}))
+                .exit_code,
+            0);
+  const auto calls = ExpectJson(RunStoch({"cost", trace, "--array", "8,8,8", "--hw", hw, "--json"}));
+  const auto& columns = calls["hw"]["columns"];
+  ASSERT_EQ(columns.size(), 4u) << calls["hw"];
+  EXPECT_EQ(columns[2]["name"], "sc, prompt");
+  EXPECT_EQ(columns[3]["name"], "sc, generated");
+  EXPECT_EQ(columns[2]["cycles"].get<int64_t>() + columns[3]["cycles"].get<int64_t>(),
+            columns[0]["cycles"].get<int64_t>());
+  EXPECT_EQ(columns[2]["tokens"].get<int64_t>() + columns[3]["tokens"].get<int64_t>(),
+            columns[0]["tokens"].get<int64_t>());
+  EXPECT_FALSE(columns[0].contains("joules"));
+
+  const auto refused = [&](const std::string& wrong, const std::string& part) {
+    WriteFile(hw, wrong);
+    ExpectRefused(RunStoch({"cost", trace, "--array", "8,8,8", "--hw", hw}), part);
+  };
+  refused(R"({"schema": "stoch-hw-v1"})", "clock_mhz");
+  refused(R"({"schema": "stoch-hw-v1", "clock_mhz": 0})", "a number above 0");
+  refused(R"({"schema": "stoch-hw-v1", "clock_mhz": 1, "leakage_mw": 1})", "leakage_mw has no source");
+  refused(R"({"schema": "stoch-hw-v1", "clock_mhz": 1, "area": {"x": {"um2": 1, "count": 1}}})",
+          "area.x has no source");
+  refused(R"({"schema": "stoch-energy-v1", "clock_mhz": 1})", "stoch-hw-v1");
+  WriteFile(hw, R"({"schema": "stoch-hw-v1", "clock_mhz": 1})");
+  ExpectRefused(RunStoch({"cost", trace, "--hw", hw}), "give --array");
+  ExpectRefused(RunStoch({"cost", trace, "--csv", folder / "csv"}), "--hw");
 }
 
 }  // namespace

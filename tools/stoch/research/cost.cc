@@ -24,6 +24,7 @@
 #include "research/energy/accelergy_ert.h"
 #include "research/energy/cost_export.h"
 #include "research/energy/energy.h"
+#include "research/energy/hardware_report.h"
 #include "research/trace_reader.h"
 
 namespace stoch::cli {
@@ -32,7 +33,7 @@ namespace {
 constexpr int64_t kMaxTraceBytes = int64_t{2} << 30;
 
 struct Options {
-  std::string trace, energy, array, accelergy, usystolic;
+  std::string trace, energy, array, accelergy, usystolic, hardware, csv;
   std::vector<int64_t> tile_rows;
   DeviceOptions device;  // a trace is priced on the host
   OutputOptions output;
@@ -73,9 +74,26 @@ void KeepTiles(const TraceFile& trace, const std::vector<int64_t>& wanted, ScCos
   cost->tile_averages = kept;
 }
 
+// --hw: the file, and the energies that it names (relative to it) unless --energy does.
+std::optional<HardwareFile> ReadHardware(const Options& options, std::optional<EnergyTable>* energy) {
+  if (options.hardware.empty()) {
+    if (!options.csv.empty()) throw InvalidInput("--csv: is of --hw, which is not given");
+    return std::nullopt;
+  }
+  constexpr int64_t kMaxBytes = int64_t{64} << 20;
+  HardwareFile file = ParseHardwareFile(ReadSmallFile(options.hardware, kMaxBytes), options.hardware);
+  for (const std::string& key : file.unknown_keys) spdlog::warn("{}: {} is not known and ignored", file.name, key);
+  if (!file.energy.empty() && *energy) throw InvalidInput("--energy: " + file.name + " names another: give one");
+  if (!file.energy.empty()) {
+    *energy = ReadEnergy((std::filesystem::path(options.hardware).parent_path() / file.energy).string());
+  }
+  return file;
+}
+
 ExitCode Run(const Options& options) {
   std::optional<EnergyTable> energy;
   if (!options.energy.empty()) energy = ReadEnergy(options.energy);
+  const std::optional<HardwareFile> hardware = ReadHardware(options, &energy);
   const std::optional<EnergyTable> ert = ReadErt(options.accelergy);
   const TraceFile trace = ParseTraceFile(ReadSmallFile(options.trace, kMaxTraceBytes), options.trace);
   ScCost cost = trace.cost;
@@ -95,17 +113,23 @@ ExitCode Run(const Options& options) {
   if (energy) priced = PriceCost(cost, *energy);
   std::optional<EnergyReport> by_accelergy;
   if (ert) by_accelergy = PriceCost(cost, *ert);
+  std::optional<HardwareReport> report;
+  const EnergyTable* prices = energy ? &*energy : nullptr;
+  if (hardware) report = ReportHardware(trace, cost, *hardware, prices);
+  if (!options.csv.empty()) Write(options.csv, HardwareCsv(cost, *hardware, prices));
   if (options.output.json) {
     nlohmann::ordered_json json = {{"trace", options.trace}, {"schema", trace.schema}};
     if (trace.is_ours) json["sc"] = trace.config;
     json["sc_cost"] = cost.ToJson(true);
     if (priced) json["energy"] = EnergyJson(*priced, *energy);
+    if (report) json["hw"] = HardwareJson(*report);
     if (by_accelergy) json["accelergy_energy"] = EnergyJson(*by_accelergy, *ert);
     PrintLine(json.dump());
     return kDone;
   }
   Print(CostText(cost));
   if (priced) Print(EnergyText(*priced));
+  if (report) Print(HardwareText(*report));
   if (by_accelergy) Print("by " + ert->name + ": " + EnergyText(*by_accelergy));
   return kDone;
 }
@@ -118,10 +142,14 @@ CommandBody AddCost(CLI::App& command) {
       "Examples:\n"
       "  stoch perplexity --model demo --file text --trace trace.json --array 32,32,64\n"
       "  stoch cost trace.json --energy table.json\n"
+      "  stoch cost trace.json --hw hw.json --csv operators.csv\n"
       "  stoch cost trace.json --accelergy DIR --usystolic network.csv");
   auto options = std::make_shared<Options>();
   command.add_option("trace", options->trace, "A file of --trace, or of the published package")->required();
   command.add_option("--energy", options->energy, "pJ of each action, each with its source (stoch-energy-v1)");
+  command.add_option("--hw", options->hardware,
+                     "Clock, area and leakage, each with its source (stoch-hw-v1): seconds, watts");
+  command.add_option("--csv", options->csv, "Write cycles and joules of every operator of --hw to this file");
   command.add_option("--array", options->array, "R,C,K[,FILL]: cycles of an array, where the trace tells all rows");
   command.add_option("--tile-rows", options->tile_rows, "Only these averages of tiles")->delimiter(',');
   command.add_option("--accelergy", options->accelergy,
