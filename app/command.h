@@ -40,6 +40,7 @@ CommandBody AddServe(CLI::App& command);
 CommandBody AddCalibrate(CLI::App& command);
 CommandBody AddSweep(CLI::App& command);
 CommandBody AddProfile(CLI::App& command);
+CommandBody AddVectors(CLI::App& command);
 CommandBody AddCost(CLI::App& command);
 CommandBody AddWorker(CLI::App& command);
 // These need the whole command line to describe it.

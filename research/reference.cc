@@ -4,11 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 
 #include "kernels/base/check.h"
+#include "kernels/math/elementary.h"
 #include "kernels/math/quantize.h"
+#include "kernels/math/reduce.h"
 #include "kernels/sc/hardware/words.h"
 
 namespace stoch {
@@ -144,6 +147,8 @@ ReferenceProduct MultiplyReference(const HostMatrix& a, const HostMatrix& b, con
   product.y = {a.rows, b.rows, std::vector<float>(static_cast<size_t>(a.rows * b.rows), 0.0f)};
   product.codes_a.resize(static_cast<size_t>(a.rows * a.cols));
   product.codes_b.resize(static_cast<size_t>(b.rows * b.cols));
+  product.scale_a.resize(static_cast<size_t>(a.rows * product.chunks));
+  product.scale_b.resize(static_cast<size_t>(b.rows * product.chunks));
   const int64_t per_row = lengths.empty() ? 0 : static_cast<int64_t>(lengths.size()) / a.rows;
   STOCH_CHECK(per_row <= 1 || per_row == product.chunks);
   for (int64_t c = 0; c < product.chunks; ++c) {
@@ -154,11 +159,13 @@ ReferenceProduct MultiplyReference(const HostMatrix& a, const HostMatrix& b, con
       right.push_back(Quantize(own, b.row(m) + begin, dims));
       weights.Apply(m, begin, &right.back());
       KeepCodes(right.back(), m, b.cols, begin, &product.codes_b);
+      product.scale_b[static_cast<size_t>(m * product.chunks + c)] = right.back().scale;
     }
     for (int64_t n = 0; n < a.rows; ++n) {
       Scope left = Quantize(own, a.row(n) + begin, dims);
       activations.Apply(n, begin, &left);
       KeepCodes(left, n, a.cols, begin, &product.codes_a);
+      product.scale_a[static_cast<size_t>(n * product.chunks + c)] = left.scale;
       const int length = per_row == 0 ? -1 : lengths[static_cast<size_t>(n * per_row + (per_row > 1 ? c : 0))];
       if (length == 0) continue;
       const ScOperator& op = operators.At(std::max(length, 0));
@@ -180,6 +187,18 @@ ReferenceProduct MultiplyReference(const HostMatrix& a, const HostMatrix& b, con
     }
   }
   return product;
+}
+
+void SoftmaxReference(float* s, int64_t n) {
+  float largest = -std::numeric_limits<float>::infinity();
+  for (int64_t t = 0; t < n; ++t) largest = std::max(largest, s[t]);
+  float lanes[kRowLanes] = {};
+  for (int64_t t = 0; t < n; ++t) {
+    s[t] = Exp(s[t] - largest);
+    lanes[t % kRowLanes] = lanes[t % kRowLanes] + s[t];
+  }
+  const float sum = FoldLanes<kRowLanes>(lanes);
+  for (int64_t t = 0; t < n; ++t) s[t] = s[t] / sum;
 }
 
 HostMatrix MultiplyQuantized(const HostMatrix& a, const HostMatrix& b, const ScConfig& config) {
@@ -246,11 +265,15 @@ ReferenceProduct PerTokenReference(const HostMatrix& p, const HostMatrix& v, con
   ReferenceProduct product;
   product.chunks = (p.cols + size - 1) / size;
   product.acc.assign(static_cast<size_t>(p.rows * product.chunks * v.cols), 0);
+  product.codes_a.resize(static_cast<size_t>(p.rows * p.cols));
+  product.codes_b.resize(static_cast<size_t>(v.rows * v.cols));
+  product.scale_a.resize(static_cast<size_t>(p.rows * product.chunks));
   product.y = {p.rows, v.cols, std::vector<float>(static_cast<size_t>(p.rows * v.cols), 0.0f)};
   std::vector<Scope> values;
   for (int64_t t = 0; t < v.rows; ++t) {
     values.push_back(Quantize(own, v.row(t), v.cols));
     weights.Apply(t, 0, &values.back());
+    KeepCodes(values.back(), t, v.cols, 0, &product.codes_b);
   }
   for (int64_t n = 0; n < p.rows; ++n) {
     const int64_t visible = std::min(start_position + n + 1, p.cols);
@@ -268,6 +291,8 @@ ReferenceProduct PerTokenReference(const HostMatrix& p, const HostMatrix& v, con
       Scope left = Quantize(own, weighted.data() + begin, dims);
       activations.Apply(visible - 1, begin, &left);
       std::copy(left.q.begin(), left.q.end(), left_levels.begin() + begin);
+      KeepCodes(left, n, p.cols, begin, &product.codes_a);
+      product.scale_a[static_cast<size_t>(n * product.chunks + c)] = left.scale;
       for (int64_t d = 0; d < v.cols; ++d) {
         for (int64_t t = begin; t < begin + dims; ++t) {
           right_levels[static_cast<size_t>(t)] = values[static_cast<size_t>(t)].q[static_cast<size_t>(d)];

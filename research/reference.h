@@ -27,6 +27,7 @@ struct ReferenceProduct {
   int64_t chunks = 0;
   HostMatrix y;                           // [n, m]
   std::vector<int32_t> codes_a, codes_b;  // levels as they are read, [n, d] and [m, d]
+  std::vector<float> scale_a, scale_b;    // [n, chunks] and [m, chunks]
 };
 
 // y = a @ b^T, row n in chunk c at lengths[n * per_row + c] (per_row 1: at lengths[n]); empty: at the operator's own.
@@ -39,6 +40,9 @@ ReferenceProduct MultiplyReference(const HostMatrix& a, const HostMatrix& b, con
 // The same operands, quantized, multiplied exactly: gain 1 on whole products, chunks in the same order.
 HostMatrix MultiplyQuantized(const HostMatrix& a, const HostMatrix& b, const ScConfig& config);
 
+// exp(s - max) / sum of n scores, in kRowLanes order.
+void SoftmaxReference(float* s, int64_t n);
+
 // The channels of a matrix, in order.
 HostMatrix SelectChannels(const HostMatrix& x, std::span<const int32_t> channels);
 // x / s, or w * s.
@@ -47,7 +51,7 @@ HostMatrix Smoothed(const HostMatrix& x, std::span<const float> smooth, bool is_
 // p v with v quantized once a token, row n seeing start_position + n + 1 positions: SC at lengths[n], or, where the
 // configuration is one of integers, by chunks of 128 positions.
 // Faults are those of `site`, and of codes of v those of `cached`; first_row of either is that of position 0.
-// Shapes: p [n, positions], v [positions, head_dim].
+// Shapes: p [n, positions], v [positions, head_dim]; codes_b as v, scale_b empty: p has the scales of v.
 ReferenceProduct PerTokenReference(const HostMatrix& p, const HostMatrix& v, const ScConfig& config,
                                    std::span<const int> lengths, int64_t start_position, const ScSite& site = {},
                                    const ScSite& cached = {});

@@ -6,8 +6,6 @@
 #include <numeric>
 #include <utility>
 
-#include "kernels/math/elementary.h"
-#include "kernels/math/reduce.h"
 #include "models/sc_model_config.h"
 #include "research/calibrate/scales.h"
 #include "research/golden/golden2_case.h"
@@ -47,18 +45,6 @@ ScSite SiteOf(const Attended& a, int op, int64_t unit, int64_t position) {
   return site;
 }
 
-void Softmax(float* s, int64_t n) {
-  float largest = -std::numeric_limits<float>::infinity();
-  for (int64_t t = 0; t < n; ++t) largest = std::max(largest, s[t]);
-  float lanes[kRowLanes] = {};
-  for (int64_t t = 0; t < n; ++t) {
-    s[t] = Exp(s[t] - largest);
-    lanes[t % kRowLanes] = lanes[t % kRowLanes] + s[t];
-  }
-  const float sum = FoldLanes<kRowLanes>(lanes);
-  for (int64_t t = 0; t < n; ++t) s[t] = s[t] / sum;
-}
-
 void Append(const std::vector<float>& from, std::vector<float>* to) { to->insert(to->end(), from.begin(), from.end()); }
 
 Parts ByReference(const Attended& a) {
@@ -82,7 +68,7 @@ Parts ByReference(const Attended& a) {
         p.row(n)[t] = seen ? qk.y.row(n)[t] * scale : 0.0f;
         parts.scores.push_back(p.row(n)[t]);
       }
-      Softmax(p.row(n), a.start + n + 1);
+      SoftmaxReference(p.row(n), a.start + n + 1);
     }
     const ReferenceProduct av =
         PerTokenReference(p, a.v[static_cast<size_t>(g)], a.config, {}, a.start, SiteOf(a, kAv, h, 0), v_site);

@@ -197,6 +197,8 @@ std::vector<Layer> MakeLayers() {
       {"research/golden/",
        models + Patterns{"research/*.h", "research/calibrate/", "research/energy/", "research/products/"}},
       {"research/products/", models},
+      {"research/vectors/",
+       models + Patterns{"engine/*.h", "research/*.h", "research/calibrate/", "research/products/"}},
       {"research/", models + Patterns{"engine/*.h", "engine/request/", "research/products/"}},
       {"app/host/", {}},
       {"app/report/", models + Patterns{"engine/", "research/", "app/host/"}},

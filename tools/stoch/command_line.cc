@@ -21,7 +21,7 @@ namespace {
 constexpr CommandEntry kCommands[] = {
     {"generate", AddGenerate}, {"bench", AddBench},       {"perplexity", AddPerplexity}, {"verify", AddVerify},
     {"inspect", AddInspect},   {"tokenize", AddTokenize}, {"calibrate", AddCalibrate},   {"profile", AddProfile},
-    {"cost", AddCost},         {"sweep", AddSweep},
+    {"cost", AddCost},         {"sweep", AddSweep},       {"vectors", AddVectors},
 };
 
 }  // namespace
