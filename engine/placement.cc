@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "engine/local_plan.h"
 #include "engine/units.h"
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
@@ -170,24 +171,6 @@ void CheckHostRoom(std::span<const MemoryPlan> plans, const Backend& backend, do
   throw InvalidInput(fmt::format("the cache needs {} of {} free", Bytes(wanted), Bytes(info.free_bytes)));
 }
 
-// A plan without what other ranks hold, and with the rows that come from them.
-MemoryPlan LocalPlan(MemoryPlan plan, const PlacementOptions& options, const PassShape& shape,
-                     const DecoderConfig& config) {
-  if (options.ranks == 1) return plan;
-  for (size_t i = 0; i < plan.layers.size(); ++i) {
-    const auto layer = static_cast<int64_t>(i);
-    if (layer < options.local.begin || layer >= options.local.end) plan.layers[i] = {};
-  }
-  if (options.local.begin > 0) {
-    plan.rest.weights = plan.rest.scales = plan.rest.embedding = plan.rest.host = 0;
-    plan.rest.workspace -= std::exchange(plan.head_workspace, 0);
-  }
-  plan.rest.workspace += shape.max_rows * config.hidden_size * int64_t{sizeof(float)};
-  plan.total = plan.rest;
-  for (const MemoryBytes& layer : plan.layers) plan.total += layer;
-  return plan;
-}
-
 // Requires: engine.context is set.
 DecoderPlacement PlaceContext(const PlacementOptions& options, const ModelFiles& files, const EngineOptions& engine,
                               const Backend& backend, std::span<const DeviceRoom> rooms,
@@ -195,14 +178,14 @@ DecoderPlacement PlaceContext(const PlacementOptions& options, const ModelFiles&
   PassShape shape = ShapeOf(files.config, engine);
   if (options.by_rows || options.stripes > 1) {
     std::vector<MemoryPlan> plans = PlanShards(files, engine, backend, options.stripes);
-    for (MemoryPlan& plan : plans) plan = LocalPlan(std::move(plan), options, shape, files.config);
+    for (MemoryPlan& plan : plans) plan = LocalPlan(std::move(plan), options.ranks, options.local, shape, files.config);
     if (host_share) CheckHostRoom(plans, backend, *host_share);
     return PlaceRows(files.config, plans, rooms, options.stripes);
   }
   // At most; which devices are used is not known yet.
   shape.lanes = std::min<int64_t>(kMaxLanes, static_cast<int64_t>(rooms.size()) * options.ranks);
-  const MemoryPlan plan =
-      LocalPlan(PlanMemory(files, engine.precision, engine.sc, shape, backend), options, shape, files.config);
+  const MemoryPlan plan = LocalPlan(PlanMemory(files, engine.precision, engine.sc, shape, backend), options.ranks,
+                                    options.local, shape, files.config);
   if (host_share) CheckHostRoom({&plan, 1}, backend, *host_share);
   if (options.map_json) return PlaceByFile(files.config, plan, rooms, *options.map_json, options.map_name);
   return PlacePolicy(files.config, plan, rooms, options.policy);

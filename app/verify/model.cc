@@ -10,6 +10,7 @@
 
 #include "app/cpu_variants.h"
 #include "app/verify/logits.h"
+#include "app/verify/rank_checks.h"
 #include "app/verify/verify.h"
 #include "kernels/base/error.h"
 #include "kernels/registry.h"
@@ -122,6 +123,23 @@ CheckResult CompareRecorded(const VerifyContext& context, const std::string& con
   return {false, fmt::format("expected sha256 {}, got {} on {}", recorded, hash, device)};
 }
 
+// One process on the device of rank 0, and all ranks: the prompt at once, and in pieces; next to other sequences where
+// passes may be cut, as the rows of a pass are limited where they may not.
+CheckResult CompareRanks(const VerifyContext& context, const std::string& config) {
+  const bool may_be_cut = config == "fp32" || IsChunkInvariant(ParseScModelConfig(std::vector{config}));
+  LogitsRun run = DefaultRun(ModelOf(context));
+  run.neighbours = may_be_cut ? 3 : 0;
+  Named hashes = {{"one process", HashOn(context.backend, context, config, run)}};
+  const std::string ranks = fmt::format("{} ranks", context.device.ranks.count);
+  const auto engine = OpenForVerify(context.backend, ModelOf(context), config, run, context.device);
+  hashes.emplace_back(ranks, LogitsSha256(*engine, run));
+  if (may_be_cut) {
+    run.piece = 7;
+    hashes.emplace_back(ranks + ", pieces of 7", LogitsSha256(*engine, run));
+  }
+  return AllEqual(hashes);
+}
+
 }  // namespace
 
 std::vector<Check> ModelChecks(const VerifyContext& context) {
@@ -134,6 +152,16 @@ std::vector<Check> ModelChecks(const VerifyContext& context) {
     if (settings != "fp32" && !IsChunkInvariant(ParseScModelConfig(std::vector{settings}))) continue;
     checks.push_back({std::string("passes.") + config.name, "however the prompt is cut, whoever runs next to it",
                       [context, settings] { return ComparePasses(context, settings); }});
+  }
+  return checks;
+}
+
+std::vector<Check> RankChecks(const VerifyContext& context) {
+  std::vector<Check> checks;
+  for (const NamedConfig& config : kConfigs) {
+    const std::string settings = config.settings;
+    checks.push_back({std::string("ranks.logits.") + config.name, "one process and all ranks agree in bits",
+                      [context, settings] { return CompareRanks(context, settings); }});
   }
   return checks;
 }

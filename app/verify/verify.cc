@@ -18,10 +18,15 @@
 #include "app/demo_model.h"
 #include "app/interrupt.h"
 #include "app/output.h"
+#include "app/rank_plans.h"
+#include "app/verify/rank_checks.h"
 #include "kernels/base/error.h"
+#include "models/decoder/rank_link.h"
 
 namespace stoch::cli {
 namespace {
+
+constexpr int64_t kRanksContext = 64;  // of the plans that ranks compare before any check
 
 struct Options {
   VerifyContext context;
@@ -50,6 +55,7 @@ std::vector<Check> Collect(const Options& options) {
   std::vector<Check> checks;
   if (!options.goldens.empty()) Append(GoldenChecks(options.context, options.goldens), &checks);
   if (!options.hashes.empty()) Append(HashChecks(options.context, options.hashes), &checks);
+  if (options.context.device.ranks.job != nullptr) Append(RankChecks(options.context), &checks);
   if (!checks.empty()) return checks;
   Append(ProductChecks(options.context), &checks);
   Append(ModelChecks(options.context), &checks);
@@ -93,6 +99,13 @@ void CheckPlacement(const VerifyContext& context) {
     throw InvalidInput(fmt::format("--pass-rows {}: has no meaning in stoch verify, whose checks choose their passes",
                                    context.device.pass_rows));
   }
+  if (context.device.ranks.job != nullptr) {
+    EngineOptions engine;
+    const ModelFiles files = OpenModelFiles(ModelOf(context));
+    engine.context = std::min<int64_t>(files.config.max_position_embeddings, kRanksContext);
+    (void)PlanRanks(*context.backend, files, engine, context.device);
+    return;
+  }
   if (GivenPlacement(context.device).empty()) return;
   EngineOptions unused;
   (void)PlaceOn(context.device, OpenModelFiles(ModelOf(context)), *context.backend, &unused);
@@ -101,6 +114,8 @@ void CheckPlacement(const VerifyContext& context) {
 CheckResult RunCheck(const Check& check) {
   try {
     return check.run();
+  } catch (const LostRank&) {
+    throw;
   } catch (const InvalidInput& error) {
     return {false, error.what()};
   } catch (const OutOfMemory& error) {
@@ -156,7 +171,8 @@ CommandBody AddVerify(CLI::App& command) {
       "  stoch verify --device cuda:0 --model DIR\n"
       "  stoch verify --device cuda:0,1 --split row --model DIR --only 'logits.*'\n"
       "  stoch verify --goldens sc_matmul_golden.safetensors\n"
-      "  stoch verify --list");
+      "  stoch verify --list\n"
+      "  mpirun -n 2 stoch verify --ranks mpi --model DIR");
   auto options = std::make_shared<Options>();
   AddModelOptions(command, &options->context.model)->description("Model of the logits checks; default demo");
   // Checks choose lengths of their own, and make their prompts of ids.
@@ -174,8 +190,12 @@ CommandBody AddVerify(CLI::App& command) {
       command.add_option("--hashes", options->hashes, "Compare the logits hashes recorded in this file (.json)");
   auto* record = command.add_option("--record", options->record, "Write such a file, and check nothing");
   for (CLI::Option* other : {list, only, goldens, hashes}) record->excludes(other);
+  AddRankOptions(command, &options->context.device.ranks);
+  for (CLI::Option* other : {list, goldens, record}) other->excludes(command.get_option("--ranks"));
   AddOutputOptions(command, &options->output);
-  return [options] { return Run(*options); };
+  return [options] {
+    return RunOnRanks(&options->context.device, options->context.model.model, [options] { return Run(*options); });
+  };
 }
 
 }  // namespace stoch::cli

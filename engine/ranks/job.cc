@@ -3,17 +3,16 @@
 
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
 #include <utility>
 
+#include "engine/ranks/facts.h"
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
 #include "loader/bounded_json.h"
-#include "loader/file.h"
-#include "loader/sha256.h"
 #include "models/decoder/decoder_model.h"
 
 namespace stoch {
@@ -21,43 +20,37 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kProtocol = 2;
+constexpr int64_t kProtocol = 3;
+// Why rank 0 tells of a model.
+constexpr const char* kToLoad = "load";
+constexpr const char* kToDescribe = "describe";
+
+constexpr size_t kMostRowBytes = size_t{1} << 19;  // that are measured
+
+size_t RowBytes(const DecoderConfig& config) {
+  return std::min(kMostRowBytes, static_cast<size_t>(config.hidden_size) * sizeof(float));
+}
 
 int64_t BytesOfEnds(const MemoryPlan& plan) { return plan.rest.weights + plan.rest.scales + plan.rest.embedding; }
 
-// The first 4 KiB of a tensor, or all that random ones and decoded blocks have in common: how they are made.
-std::string SampleOf(const WeightSource& source) {
-  constexpr int64_t kSampleBytes = 4096;
-  if (source.host == nullptr) return std::to_string(source.seed) + " " + std::to_string(source.stream);
-  const int64_t bytes = source.rows * source.cols * static_cast<int64_t>(DTypeSize(source.dtype));
-  return Sha256Hex({static_cast<const char*>(source.host), static_cast<size_t>(std::min(bytes, kSampleBytes))});
-}
-
-// config.json, or the beginning of a GGUF file, which has the same facts.
-std::string ConfigSample(const std::filesystem::path& folder) {
-  constexpr int64_t kMostBytes = int64_t{1} << 20;
-  std::error_code error;
-  if (std::filesystem::is_directory(folder, error)) return Sha256Hex(ReadSmallFile(folder / "config.json", kMostBytes));
-  if (folder.empty()) return "";
-  const MappedFile file(folder.string());
-  return Sha256Hex({reinterpret_cast<const char*>(file.bytes().data()),
-                    std::min(file.bytes().size(), static_cast<size_t>(kMostBytes))});
-}
-
 // A model that rank 0 opens, as the text that it sends to the other ranks.
 struct Opening {
-  std::string model, build, sample;
+  std::string purpose, model;
+  std::vector<RankFact> facts;
   std::vector<int64_t> layers;
   EngineOptions options;
   int64_t lanes = 1;
+  size_t row_bytes = 0;  // of the residual stream, for hops that are measured
 };
 
 std::string TextOf(const Opening& opening) {
   const EngineOptions& options = opening.options;
+  Json facts = Json::array();
+  for (const RankFact& fact : opening.facts) facts.push_back({fact.name, fact.value});
   return Json{{"protocol", kProtocol},
-              {"build", opening.build},
+              {"purpose", opening.purpose},
               {"model", opening.model},
-              {"sample", opening.sample},
+              {"facts", facts},
               {"layers", opening.layers},
               {"precision", PrecisionName(options.precision)},
               {"sc", options.precision == Precision::kSc ? Describe(options.sc) : ""},
@@ -66,7 +59,8 @@ std::string TextOf(const Opening& opening) {
               {"kv_tokens", options.kv_tokens},
               {"max_pass_rows", options.max_pass_rows},
               {"draft_tokens", options.draft_tokens},
-              {"lanes", opening.lanes}}
+              {"lanes", opening.lanes},
+              {"row_bytes", opening.row_bytes}}
       .dump();
 }
 
@@ -75,9 +69,11 @@ Opening OpeningOf(const std::string& text) {
   Opening opening;
   try {
     if (json.at("protocol") != kProtocol) throw InvalidInput("rank 0 speaks another protocol");
-    opening.build = json.at("build").get<std::string>();
+    opening.purpose = json.at("purpose").get<std::string>();
     opening.model = json.at("model").get<std::string>();
-    opening.sample = json.at("sample").get<std::string>();
+    for (const auto& fact : json.at("facts")) {
+      opening.facts.push_back({fact.at(0).get<std::string>(), fact.at(1).get<std::string>()});
+    }
     opening.layers = json.at("layers").get<std::vector<int64_t>>();
     EngineOptions& options = opening.options;
     options.precision = ParsePrecision(json.at("precision").get<std::string>());
@@ -89,9 +85,11 @@ Opening OpeningOf(const std::string& text) {
     options.max_pass_rows = json.at("max_pass_rows").get<int64_t>();
     options.draft_tokens = json.at("draft_tokens").get<int64_t>();
     opening.lanes = json.at("lanes").get<int64_t>();
+    opening.row_bytes = json.at("row_bytes").get<size_t>();
   } catch (const nlohmann::json::exception& error) {
     throw InvalidInput(std::string("what rank 0 tells of a model: ") + error.what());
   }
+  if (opening.row_bytes > kMostRowBytes) throw InvalidInput("rank 0 has rows of too many bytes");
   if (opening.lanes < 1 || opening.lanes > kMaxRanks) throw InvalidInput("rank 0 has passes out of range in flight");
   return opening;
 }
@@ -103,39 +101,84 @@ struct FollowedModel {
   std::unique_ptr<DecoderModel> model;
 };
 
-void CheckFacts(const Opening& opening, const FollowerOptions& options, const ModelFiles& files) {
-  const auto require = [](const char* what, const std::string& here, const std::string& there) {
-    if (here == there) return;
-    throw InvalidInput(std::string(what) + ": " + here + ", rank 0 has " + there);
-  };
-  require("build", options.build, opening.build);
-  require("model (its config and the beginning of every tensor)", SampleModel(files), opening.sample);
-}
-
-FollowedModel Load(RankLink& link, const FollowerOptions& options, const Opening& opening) {
+// The model of this rank, checked and placed; nothing of it is loaded.
+FollowedModel Prepare(RankLink& link, const FollowerOptions& options, const Opening& opening, EngineOptions* engine) {
   FollowedModel followed;
   followed.files = OpenModelFiles(options.model.empty() ? opening.model : options.model);
-  const DecoderConfig& config = followed.files.config;
-  CheckFacts(opening, options, followed.files);
-  const bool fits =
-      static_cast<int>(opening.layers.size()) == link.count() &&
-      std::all_of(opening.layers.begin(), opening.layers.end(), [](int64_t n) { return n >= 1; }) &&
-      std::accumulate(opening.layers.begin(), opening.layers.end(), int64_t{0}) == config.num_hidden_layers;
+  CheckFacts(FactsOf(options.build, followed.files), opening.facts);
+  const bool fits = static_cast<int>(opening.layers.size()) == link.count() &&
+                    std::all_of(opening.layers.begin(), opening.layers.end(), [](int64_t n) { return n >= 1; }) &&
+                    std::accumulate(opening.layers.begin(), opening.layers.end(), int64_t{0}) ==
+                        followed.files.config.num_hidden_layers;
   if (!fits) throw InvalidInput("the layers of all ranks are not those of the model");
   followed.backend = options.open_backend();
-  EngineOptions engine = opening.options;
+  *engine = opening.options;
   const IndexRange local = LayersOfRank(opening.layers, link.rank());
-  engine.placement = options.place(followed.files, *followed.backend, local, link.count(), &engine);
-  engine = FillDefaults(config, std::move(engine));
+  engine->placement = options.place(followed.files, *followed.backend, local, link.count(), engine);
+  *engine = FillDefaults(followed.files.config, std::move(*engine));
+  return followed;
+}
+
+void Load(RankLink& link, const EngineOptions& engine, int64_t lanes, FollowedModel* followed) {
   DecoderOptions model;
   model.precision = engine.precision;
   model.sc = engine.sc;
-  model.shape = ShapeOf(config, engine);
-  model.shape.lanes = opening.lanes;
+  model.shape = ShapeOf(followed->files.config, engine);
+  model.shape.lanes = lanes;
   model.placement = *engine.placement;
   model.ranks = &link;
-  followed.model = std::make_unique<DecoderModel>(*followed.backend, followed.files, model);
-  return followed;
+  link.HeartbeatTo(0);
+  model.progress = [&link](const LoadProgress&) { link.Heartbeat("loads its layers"); };
+  followed->model = std::make_unique<DecoderModel>(*followed->backend, followed->files, model);
+}
+
+// Microseconds of a text of this size from each rank to the next: rank after rank asks its next one, which answers.
+double MeasureHop(RankLink& link, size_t bytes) {
+  using Clock = std::chrono::steady_clock;
+  constexpr int kTrips = 20;
+  const std::string row(bytes, '.');
+  double hop_us = 0;
+  for (int from = 0; from < link.count(); ++from) {
+    const int to = (from + 1) % link.count();
+    if (link.rank() == to) {
+      for (int i = 0; i <= kTrips; ++i) SendText(link, from, TakeText(link, from, RankLink::Wait::kForever));
+    }
+    if (link.rank() != from) continue;
+    Clock::time_point begin;
+    for (int i = 0; i <= kTrips; ++i) {
+      if (i == 1) begin = Clock::now();  // the first one waits for the other rank to come here
+      SendText(link, to, row);
+      (void)TakeText(link, to, RankLink::Wait::kForever);
+    }
+    hop_us = std::chrono::duration<double, std::micro>(Clock::now() - begin).count() / (2 * kTrips);
+  }
+  return hop_us;
+}
+
+// A rank's answer to a text that tells of a model.
+struct Answer {
+  std::string refused;  // "": it is ready
+  RankReport report;
+};
+
+std::string TextOf(const Answer& answer) {
+  return Json{{"refused", answer.refused},
+              {"host", answer.report.host},
+              {"about", answer.report.about},
+              {"hop_us", answer.report.hop_us}}
+      .dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Answer AnswerOf(const std::string& text, int rank) {
+  try {
+    const nlohmann::json json = ParseBoundedJson(text, "its answer");
+    Answer answer{json.at("refused").get<std::string>(), {}};
+    answer.report = {rank, json.at("host").get<std::string>(), json.at("about").get<std::string>(),
+                     json.at("hop_us").get<double>()};
+    return answer;
+  } catch (const std::exception& error) {
+    throw LostRank(rank, std::string("answered what cannot be read: ") + error.what());
+  }
 }
 
 }  // namespace
@@ -195,44 +238,51 @@ IndexRange LayersOfRank(std::span<const int64_t> layers, int rank) {
   return range;
 }
 
-std::string SampleModel(const ModelFiles& files) {
-  Sha256 sha;
-  sha.Add(ConfigSample(files.folder) + "\n");
-  for (const TensorInfo& info : files.weights->tensors()) {
-    const bool is_vector = info.shape.size() == 1;
-    const WeightSource source =
-        files.weights->Matrix(info.name, is_vector ? 1 : info.shape[0], is_vector ? info.shape[0] : info.shape[1]);
-    sha.Add(info.name + " " + std::string(DTypeName(info.dtype)) + " " + info.stored);
-    for (const int64_t size : info.shape) sha.Add(" " + std::to_string(size));
-    sha.Add(" " + SampleOf(source) + "\n");
-  }
-  return sha.Hex();
-}
-
-void RankJob::Open(const std::string& model, const ModelFiles& files, const EngineOptions& options,
-                   std::span<const int64_t> layers) {
+void RankJob::Tell(const std::string& purpose, const std::string& model, const ModelFiles& files,
+                   const EngineOptions& options, std::span<const int64_t> layers) {
   Close();
   if (options.precision == Precision::kSc && !(options.sc.files == ScModelFiles{})) {
     throw InvalidInput("--ranks: files of --mp, --smooth and --mask are not told to other ranks");
   }
   const EngineOptions filled = FillDefaults(files.config, options);
-  Opening opening{model, build_, SampleModel(files), {layers.begin(), layers.end()}, filled, 1};
+  Opening opening{purpose, model, FactsOf(build_, files), {layers.begin(), layers.end()},
+                  filled,  1,     RowBytes(files.config)};
   opening.lanes = ShapeOf(files.config, filled).lanes;
   const std::string text = TextOf(opening);
   for (int to = 1; to < link_.count(); ++to) SendText(link_, to, text);
+}
+
+std::vector<RankReport> RankJob::TakeAnswers() {
+  std::vector<RankReport> reports;
+  std::string first;
+  for (int from = 1; from < link_.count(); ++from) {
+    const Answer answer = AnswerOf(TakeText(link_, from, RankLink::Wait::kOpening), from);
+    reports.push_back(answer.report);
+    if (static_cast<int>(hosts_.size()) < from) hosts_.push_back(answer.report.host);
+    if (answer.refused.empty() || !first.empty()) continue;
+    first = "rank " + std::to_string(from) + " (" + answer.report.host + "): " + answer.refused;
+  }
+  if (first.empty()) return reports;
+  Close();
+  throw InvalidInput(first);
+}
+
+void RankJob::Open(const std::string& model, const ModelFiles& files, const EngineOptions& options,
+                   std::span<const int64_t> layers) {
+  Tell(kToLoad, model, files, options, layers);
   is_open_ = true;
 }
 
-void RankJob::Await() {
-  std::string first;
-  for (int from = 1; from < link_.count(); ++from) {
-    // However long it takes: a rank that is gone while it loads is noticed by the launcher.
-    const std::string answer = TakeText(link_, from, RankLink::Wait::kForever);
-    if (!answer.empty() && first.empty()) first = "rank " + std::to_string(from) + ": " + answer;
-  }
-  if (first.empty()) return;
-  Close();
-  throw InvalidInput(first);
+void RankJob::Await() { (void)TakeAnswers(); }
+
+std::vector<RankReport> RankJob::Describe(const std::string& model, const ModelFiles& files,
+                                          const EngineOptions& options, std::span<const int64_t> layers,
+                                          const std::string& about) {
+  Tell(kToDescribe, model, files, options, layers);
+  const double hop_us = MeasureHop(link_, RowBytes(files.config));
+  std::vector<RankReport> reports = TakeAnswers();
+  reports.insert(reports.begin(), RankReport{0, host_, about, hop_us});
+  return reports;
 }
 
 void RankJob::Close() {
@@ -244,21 +294,42 @@ void RankJob::End() {
   for (int to = 1; to < link_.count(); ++to) SendText(link_, to, "");
 }
 
+std::string RankJob::NameOfHost(int rank) const {
+  if (rank == 0) return " (" + host_ + ")";
+  const auto index = static_cast<size_t>(rank - 1);
+  return index < hosts_.size() ? " (" + hosts_[index] + ")" : "";
+}
+
 void FollowJob(RankLink& link, const FollowerOptions& options) {
   STOCH_CHECK(link.rank() > 0);
   for (;;) {
     const std::string text = TakeText(link, 0, RankLink::Wait::kForever);
     if (text.empty()) return;
     FollowedModel followed;
-    std::string refused;
+    Answer answer{"", {link.rank(), options.host, "", 0}};
+    const Opening opening = OpeningOf(text);
+    if (opening.purpose == kToDescribe) answer.report.hop_us = MeasureHop(link, opening.row_bytes);
     try {
-      followed = Load(link, options, OpeningOf(text));
+      EngineOptions engine;
+      followed = Prepare(link, options, opening, &engine);
+      if (opening.purpose == kToDescribe) {
+        answer.report.about = options.describe(followed.files, *followed.backend, engine);
+      } else {
+        Load(link, engine, opening.lanes, &followed);
+      }
     } catch (const InvalidInput& error) {
-      refused = error.what();
-      if (refused.empty()) refused = "no reason was given";
+      answer.refused = error.what();
+      if (answer.refused.empty()) answer.refused = "no reason was given";
+    } catch (const LostRank&) {
+      throw;
+    } catch (const std::exception& error) {
+      SendLost(link, 0, link.rank(), error.what());
+      throw;
     }
-    SendText(link, 0, refused);
-    if (refused.empty()) {
+    link.HeartbeatTo(-1);
+    SendText(link, 0, TextOf(answer));
+    if (opening.purpose == kToDescribe) continue;
+    if (answer.refused.empty()) {
       followed.model->Follow();
     } else {
       TakeClose(link);

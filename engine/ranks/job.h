@@ -6,6 +6,7 @@
 //   Await <-- text --   ready, or why not
 //   (pieces of passes, rows: models/decoder/rank_link.h)
 //   Close -- close -->  gives the model back, waits for the next one
+//   Describe -- text --> <-- text --  checks, says what it would load
 //   End   -- text -->   ends
 #pragma once
 
@@ -23,6 +24,18 @@
 
 namespace stoch {
 
+// A rank's description of itself.
+struct RankReport {
+  int rank = 0;
+  std::string host;
+  std::string about;  // FollowerOptions::describe
+  double hop_us = 0;  // of a row of the residual stream to the next rank: half a way there and back
+};
+struct RankPlan {
+  RankReport report;
+  IndexRange layers;
+};
+
 // How many layers each rank has: of as many bytes as they go, embedding and head of rank 0 included, at least one.
 // Errors: InvalidInput for more ranks than layers, or than kMaxRanks.
 std::vector<int64_t> DivideLayers(const MemoryPlan& plan, int ranks);
@@ -32,15 +45,13 @@ std::vector<int64_t> ParseRankLayers(const std::string& option, const std::strin
 // Layers of one rank. Requires: as many numbers as ranks.
 IndexRange LayersOfRank(std::span<const int64_t> layers, int rank);
 
-// A sha256 that ranks compare before they load: names, types and shapes of the tensors, config.json or the first MiB of a
-// GGUF file, and the first 4 KiB of every tensor. Reads no more than these bytes.
-std::string SampleModel(const ModelFiles& files);
-
 // The job as rank 0 leads it. Threads: that of the link. Every Open is followed by Await, whatever happens in between.
 class RankJob {
  public:
-  // `build`: what must be the same program on all ranks. Requires: link outlives the job; its rank is 0.
-  RankJob(RankLink& link, std::string build) : link_(link), build_(std::move(build)) {}
+  // `build`: what must be the same program on all ranks; `host`: where this one runs.
+  // Requires: link outlives the job; its rank is 0.
+  RankJob(RankLink& link, std::string build, std::string host)
+      : link_(link), build_(std::move(build)), host_(std::move(host)) {}
 
   RankLink& link() { return link_; }
   // Tells the others to load their layers, and closes what was open. Returns before they have.
@@ -51,23 +62,36 @@ class RankJob {
   // Waits until all have loaded. Errors: InvalidInput in the words of the first that has not; the model is closed then.
   void Await();
   void Close();  // what is open
-  void End();    // no model follows
+  // All ranks compare what must be the same, and say what Open would have them load; nothing is loaded. Closes what was
+  // open. `about`: of rank 0. Errors: InvalidInput naming rank, host and fact; LostRank.
+  std::vector<RankReport> Describe(const std::string& model, const ModelFiles& files, const EngineOptions& options,
+                                   std::span<const int64_t> layers, const std::string& about);
+  void End();  // no model follows
+  // " (hostB)", where that rank has said it; else "".
+  std::string NameOfHost(int rank) const;
 
  private:
+  void Tell(const std::string& purpose, const std::string& model, const ModelFiles& files, const EngineOptions& options,
+            std::span<const int64_t> layers);
+  std::vector<RankReport> TakeAnswers();
+
   RankLink& link_;
-  std::string build_;
+  std::string build_, host_;
+  std::vector<std::string> hosts_;  // of ranks 1, 2, ... that have answered
   bool is_open_ = false;
 };
 
 // Settings that a rank other than 0 takes from its own command line.
 struct FollowerOptions {
   std::string model;  // "": that of rank 0
-  std::string build;
+  std::string build, host;
   std::function<std::shared_ptr<Backend>()> open_backend;
   // Where its layers go, with the memory that they need. Errors: InvalidInput.
   std::function<DecoderPlacement(const ModelFiles& files, const Backend& backend, IndexRange local, int ranks,
                                  EngineOptions* engine)>
       place;
+  // RankReport::about, of a model with engine.placement.
+  std::function<std::string(const ModelFiles& files, const Backend& backend, const EngineOptions& engine)> describe;
 };
 // The body of every rank but 0: loads and runs what it is told until the job ends. Errors: LostRank, DeviceError.
 void FollowJob(RankLink& link, const FollowerOptions& options);

@@ -14,22 +14,27 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "ranks send numbers as they are in memory");
 
-enum class Kind : uint32_t { kPiece = 0x53740001, kClose, kRows, kOutputs, kRefusal, kText };
+enum class Kind : uint32_t { kPiece = 0x53740001, kClose, kRows, kOutputs, kRefusal, kText, kHeartbeat, kLost };
 
 struct Head {
   Kind kind = Kind::kText;
-  uint32_t crc32c = 0;  // of what follows
+  uint32_t crc32c = 0;  // of the kind and of what follows
   uint64_t number = 0;  // of a piece
 };
 
 constexpr size_t kMaxTextBytes = size_t{1} << 20;
+constexpr size_t kMaxNoteBytes = 4096;  // of heartbeats, and of why a rank ends
+constexpr std::chrono::milliseconds kHeartbeatPeriod{1000};
 
-uint32_t Checksum(std::span<const std::byte> bytes) {
-  return Crc32c().AddRaw({reinterpret_cast<const char*>(bytes.data()), bytes.size()}).value();
+uint32_t Checksum(Kind kind, std::span<const std::byte> bytes) {
+  return Crc32c()
+      .AddRaw({reinterpret_cast<const char*>(&kind), sizeof(kind)})
+      .AddRaw({reinterpret_cast<const char*>(bytes.data()), bytes.size()})
+      .value();
 }
 
 void SendMessage(RankLink& link, int to, Kind kind, uint64_t number, std::span<const std::byte> content) {
-  const Head head{kind, Checksum(content), number};
+  const Head head{kind, Checksum(kind, content), number};
   std::vector<std::byte> message(sizeof(head) + content.size());
   std::memcpy(message.data(), &head, sizeof(head));
   if (!content.empty()) std::memcpy(message.data() + sizeof(head), content.data(), content.size());
@@ -45,14 +50,50 @@ struct Message {
   std::string Text() const { return {reinterpret_cast<const char*>(content().data()), content().size()}; }
 };
 
-Message TakeMessage(RankLink& link, int from, size_t max_content, RankLink::Wait wait) {
-  Message message{{}, link.Take(from, sizeof(Head) + max_content, wait)};
+// Waits for a message, in turns of a second: a rank that waits gets on itself, and says so.
+void AwaitMessage(RankLink& link, int from, RankLink::Wait wait) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  for (;;) {
+    std::chrono::milliseconds turn = kHeartbeatPeriod;
+    if (wait != RankLink::Wait::kForever) {
+      const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);
+      if (waited >= link.limit(wait)) {
+        throw LostRank(from, "sent nothing for " + std::to_string(link.limit(wait).count()) + " ms");
+      }
+      turn = std::min(turn, link.limit(wait) - waited);
+    }
+    if (link.WaitFor(from, turn)) return;
+    link.Heartbeat("waits for rank " + std::to_string(from));
+  }
+}
+
+Message TakeOne(RankLink& link, int from, size_t max_content, RankLink::Wait wait) {
+  AwaitMessage(link, from, wait);
+  Message message{{}, link.Take(from, sizeof(Head) + std::max(max_content, kMaxNoteBytes))};
   if (message.bytes.size() < sizeof(Head)) throw LostRank(from, "sent a message without a head");
   std::memcpy(&message.head, message.bytes.data(), sizeof(Head));
-  if (Checksum(message.content()) != message.head.crc32c) {
+  if (Checksum(message.head.kind, message.content()) != message.head.crc32c) {
     throw LostRank(from, "sent a message whose checksum is another one: bytes were changed on their way");
   }
   return message;
+}
+
+// The next message that is no sign of life. Those are handed on to who waits for this rank.
+Message TakeMessage(RankLink& link, int from, size_t max_content, RankLink::Wait wait) {
+  for (;;) {
+    Message message = TakeOne(link, from, max_content, wait);
+    if (message.head.kind == Kind::kLost) throw LostRank(static_cast<int>(message.head.number), message.Text());
+    if (message.head.kind == Kind::kHeartbeat) {
+      const std::string where = message.Text();
+      link.HearHeartbeat(where);
+      link.Heartbeat(where);
+      continue;
+    }
+    if (message.content().size() <= max_content) return message;
+    throw LostRank(from, "sent " + std::to_string(message.content().size()) + " bytes where at most " +
+                             std::to_string(max_content) + " were to come");
+  }
 }
 
 void CheckNumber(const Message& message, int from, uint64_t number) {
@@ -97,6 +138,23 @@ size_t MaxPieceWords(const PassShape& shape) {
 }
 
 }  // namespace
+
+void RankLink::Heartbeat(const std::string& where) {
+  if (heartbeat_to_ < 0) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (now - last_heartbeat_ < kHeartbeatPeriod) return;
+  last_heartbeat_ = now;
+  const std::string text = where.substr(0, kMaxNoteBytes);
+  SendMessage(*this, heartbeat_to_, Kind::kHeartbeat, 0, std::as_bytes(std::span(text)));
+}
+
+void SendLost(RankLink& link, int to, int lost, const std::string& why) {
+  try {
+    const std::string text = why.substr(0, kMaxNoteBytes);
+    SendMessage(link, to, Kind::kLost, static_cast<uint64_t>(lost), std::as_bytes(std::span(text)));
+  } catch (const LostRank&) {  // who is to hear it is gone too
+  }
+}
 
 std::vector<int32_t> PackPiece(const ModelStage::Piece& piece, const PassLayout& layout) {
   std::vector<int32_t> words = {static_cast<int32_t>(piece.lane), static_cast<int32_t>(piece.index),

@@ -7,11 +7,14 @@
 // them back to rank 0. Numbers travel as they are in memory: float32, little-endian, all bits.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/error.h"
@@ -27,28 +30,54 @@ inline constexpr int kMaxRanks = 8;
 // A rank that is gone, late, or sent something else than it was to send. This process cannot go on with these ranks.
 class LostRank : public DeviceError {
  public:
-  LostRank(int rank, const std::string& what)
-      : DeviceError("rank " + std::to_string(rank) + ": " + what), rank_(rank) {}
+  LostRank(int rank, const std::string& why)
+      : DeviceError("rank " + std::to_string(rank) + ": " + why), rank_(rank), why_(why) {}
   int rank() const { return rank_; }
+  const std::string& why() const { return why_; }
 
  private:
   int rank_;
+  std::string why_;
 };
 
 // Moves messages between the ranks of a job. Messages from one rank to another arrive once, whole and in the order they
-// were sent. Threads: the one that made it.
+// were sent. Threads: one at a time.
 class RankLink {
  public:
-  enum class Wait { kLimit, kForever };
+  enum class Wait {
+    kLimit,    // for rows: from the last sign of life of the rank that sends them
+    kOpening,  // for an answer while models are loaded, also from the last sign of life
+    kForever,  // for what comes when somebody asks for it
+  };
 
   virtual ~RankLink() = default;
   virtual int rank() const = 0;
   virtual int count() const = 0;
+  // How long to wait for a message. Requires: not kForever.
+  virtual std::chrono::milliseconds limit(Wait wait) const = 0;
   // Copies the message, and returns before it has arrived. Errors: LostRank.
   virtual void Send(int to, std::span<const std::byte> message) = 0;
-  // The next message of a rank. Errors: LostRank where none comes within the limit of the link, or it has more than
-  // max_bytes.
-  virtual std::vector<std::byte> Take(int from, size_t max_bytes, Wait wait) = 0;
+  // Whether the next message of a rank is there within so long. Errors: LostRank.
+  virtual bool WaitFor(int from, std::chrono::milliseconds most) = 0;
+  // The message that WaitFor has found. Errors: LostRank where it has more than max_bytes.
+  virtual std::vector<std::byte> Take(int from, size_t max_bytes) = 0;
+
+  // Tells rank `to` from now on that this one gets on; -1: nobody.
+  void HeartbeatTo(int to) { heartbeat_to_ = to; }
+  // Tells it, at most once a second, and where it is. Errors: LostRank.
+  void Heartbeat(const std::string& where);
+  // Hands what another rank's heartbeat says to this function, on the thread of the link.
+  void OnHeartbeat(std::function<void(const std::string& where)> on_heartbeat) {
+    on_heartbeat_ = std::move(on_heartbeat);
+  }
+  void HearHeartbeat(const std::string& where) const {
+    if (on_heartbeat_) on_heartbeat_(where);
+  }
+
+ private:
+  int heartbeat_to_ = -1;
+  std::chrono::steady_clock::time_point last_heartbeat_ = {};
+  std::function<void(const std::string&)> on_heartbeat_;
 };
 
 // A piece of a pass as followers run it: its output rows count from 0.
@@ -84,6 +113,9 @@ void SendOutputs(RankLink& link, int to, uint64_t number, std::span<const float>
 // Errors: LostRank for another piece, another number of rows, or rows with another checksum.
 std::string TakeRows(RankLink& link, int from, uint64_t number, std::span<float> rows, int64_t cols,
                      std::span<const int32_t> output_rows = {});
+
+// That this rank ends, because of rank `lost`: whoever waits for its rows ends in these words. Never throws.
+void SendLost(RankLink& link, int to, int lost, const std::string& why);
 
 // A text, with its checksum. Errors: LostRank where anything else comes.
 void SendText(RankLink& link, int to, const std::string& text);

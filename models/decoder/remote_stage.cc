@@ -136,6 +136,25 @@ std::string RunStages(Backend& backend, std::span<const std::unique_ptr<ModelSta
   return refused;
 }
 
+// One piece of a pass: its rows come from the rank before, and go to the next one.
+void FollowPiece(RankLink& link, Backend& backend, std::span<const std::unique_ptr<ModelStage>> stages,
+                 const RankPiece& taken, uint64_t number, int next, HostRows& rows) {
+  const ModelStage::Piece& piece = taken.piece;
+  std::string refused = TakeRows(link, link.rank() - 1, number, rows.host(piece.rows), rows.cols());
+  bool only_outputs = false;
+  if (refused.empty()) {
+    for (const auto& stage : stages) stage->Upload(piece.lane, piece.index, taken.layout);
+    refused = RunStages(backend, stages, piece, rows, &only_outputs);
+  }
+  if (!refused.empty()) {
+    SendRefusal(link, next, number, refused);
+  } else if (only_outputs) {
+    SendOutputs(link, next, number, rows.host(piece.outputs));
+  } else {
+    SendRows(link, next, number, rows.host(piece.rows));
+  }
+}
+
 }  // namespace
 
 void FollowRanks(RankLink& link, Backend& backend, const DecoderConfig& config, const PassShape& shape,
@@ -143,23 +162,20 @@ void FollowRanks(RankLink& link, Backend& backend, const DecoderConfig& config, 
   STOCH_CHECK(link.rank() > 0 && !stages.empty());
   HostRows rows(backend, stages.front()->devices().front(), shape, config.hidden_size);
   const int next = (link.rank() + 1) % link.count();
-  for (uint64_t number = 0;; ++number) {
-    const std::optional<RankPiece> taken = TakePiece(link, number, shape, config.vocab_size);
-    if (!taken) return;
-    const ModelStage::Piece& piece = taken->piece;
-    std::string refused = TakeRows(link, link.rank() - 1, number, rows.host(piece.rows), rows.cols());
-    bool only_outputs = false;
-    if (refused.empty()) {
-      for (const auto& stage : stages) stage->Upload(piece.lane, piece.index, taken->layout);
-      refused = RunStages(backend, stages, piece, rows, &only_outputs);
+  try {
+    for (uint64_t number = 0;; ++number) {
+      const std::optional<RankPiece> taken = TakePiece(link, number, shape, config.vocab_size);
+      if (!taken) return;
+      link.HeartbeatTo(next);  // from here on somebody waits
+      FollowPiece(link, backend, stages, *taken, number, next, rows);
+      link.HeartbeatTo(-1);
     }
-    if (!refused.empty()) {
-      SendRefusal(link, next, number, refused);
-    } else if (only_outputs) {
-      SendOutputs(link, next, number, rows.host(piece.outputs));
-    } else {
-      SendRows(link, next, number, rows.host(piece.rows));
-    }
+  } catch (const LostRank& error) {
+    SendLost(link, next, error.rank(), error.why());
+    throw;
+  } catch (const DeviceError& error) {
+    SendLost(link, next, link.rank(), error.what());
+    throw;
   }
 }
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <thread>
 
+#include "engine/ranks/job.h"
 #include "kernels/registry.h"
 #include "models/decoder/decoder_model.h"
 #include "models/decoder/remote_stage.h"
@@ -290,7 +291,7 @@ TEST_F(RanksTest, AnythingButTheRowsIsALostRank) {
       return from == 0 || change(index, message);
     };
   };
-  for (const size_t place : {size_t{16}, size_t{100}, size_t{271}}) {  // of a head and 64 numbers
+  for (const size_t place : {size_t{0}, size_t{16}, size_t{100}, size_t{271}}) {  // of a head and 64 numbers
     const auto flip = from_follower([place](int, std::vector<std::byte>& message) {
       message.at(place) ^= std::byte{1};
       return true;
@@ -302,15 +303,99 @@ TEST_F(RanksTest, AnythingButTheRowsIsALostRank) {
     return true;
   });
   ExpectLost(folder, Halved(), renumber, 1, "sent piece 3 where piece 0");
-  ExpectLost(folder, Halved(), from_follower([](int, std::vector<std::byte>&) { return false; }), 1, "too long");
+  ExpectLost(folder, Halved(), from_follower([](int, std::vector<std::byte>&) { return false; }), 1,
+             "sent nothing for 500 ms");
   const auto shorten = from_follower([](int, std::vector<std::byte>& message) {
     message.resize(8);
     return true;
   });
   ExpectLost(folder, Halved(), shorten, 1, "without a head");
-  // A follower that was told something else says nothing more.
+  // A follower that was told something else says so, and nothing more.
   const auto drop_piece = [](int from, int, int index, std::vector<std::byte>&) { return from != 0 || index != 0; };
-  ExpectLost(folder, Halved(), drop_piece, 1, "is gone");
+  ExpectLost(folder, Halved(), drop_piece, 0, "sent something else than a piece of a pass");
+}
+
+// Rank 2 waits for rows of rank 1, and rank 0 for those of rank 2, which hands on what it hears.
+struct Waiting {
+  std::string rank_2, rank_0;      // why their rows are not there, "" if they are
+  std::vector<std::string> heard;  // by rank 0
+};
+Waiting WaitForRankOne(ThreadLinks& links, const std::function<void(RankLink&)>& rank_1) {
+  Waiting waiting;
+  std::thread one([&] {
+    links.link(1).HeartbeatTo(2);
+    rank_1(links.link(1));
+  });
+  std::thread two([&] {
+    RankLink& link = links.link(2);
+    link.HeartbeatTo(0);
+    std::vector<float> row(4);
+    try {
+      TakeRows(link, 1, 0, row, 4);
+      SendRows(link, 0, 0, row);
+    } catch (const LostRank& lost) {
+      waiting.rank_2 = lost.what();
+      SendLost(link, 0, lost.rank(), lost.why());
+    }
+  });
+  std::vector<float> row(4);
+  links.link(0).OnHeartbeat([&waiting](const std::string& where) { waiting.heard.push_back(where); });
+  try {
+    TakeRows(links.link(0), 2, 0, row, 4);
+  } catch (const LostRank& lost) {
+    waiting.rank_0 = lost.what();
+  }
+  one.join();
+  two.join();
+  return waiting;
+}
+
+TEST_F(RanksTest, ASlowRankThatSaysSoIsNotLost) {
+  using std::chrono::milliseconds;
+  ThreadLinks links(3, milliseconds(1600));
+  const Waiting waiting = WaitForRankOne(links, [](RankLink& link) {
+    for (int i = 0; i < 25; ++i) {  // longer than the limit
+      link.Heartbeat("layer 3 qkv_proj");
+      std::this_thread::sleep_for(milliseconds(100));
+    }
+    SendRows(link, 2, 0, std::vector<float>(4));
+  });
+  EXPECT_EQ(waiting.rank_2, "");
+  EXPECT_EQ(waiting.rank_0, "");
+  ASSERT_FALSE(waiting.heard.empty());
+  EXPECT_EQ(waiting.heard.front(), "layer 3 qkv_proj");
+  EXPECT_LE(links.Sent(1, 2), 4) << "heartbeats are one a second";
+}
+
+TEST_F(RanksTest, ALostRankIsNamedByWhoeverWaitsForIt) {
+  ThreadLinks links(3, std::chrono::milliseconds(1200));
+  const Waiting waiting = WaitForRankOne(links, [](RankLink&) {});
+  EXPECT_EQ(waiting.rank_2, "rank 1: sent nothing for 1200 ms");
+  EXPECT_EQ(waiting.rank_0, waiting.rank_2);
+  EXPECT_EQ(waiting.heard, std::vector<std::string>{"waits for rank 1"});
+}
+
+TEST_F(RanksTest, AProgramOfAnotherCommitIsRefusedByName) {
+  ThreadLinks links(2);
+  const std::jthread follower([&links] {
+    FollowerOptions options;
+    options.build = "9310e4d";
+    options.host = "hostB";
+    try {
+      FollowJob(links.link(1), options);
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << "the follower went on: " << error.what();
+    }
+  });
+  const fs::path folder = FiveLayers();
+  const ModelFiles files = OpenModelFiles(folder.string());
+  EngineOptions options = Halved();
+  options.placement = SingleDevice(files.config, Device{});
+  stoch::RankJob job(links.link(0), "8af3053", "hostA");
+  const std::vector<int64_t> layers = {2, 3};
+  job.Open(folder.string(), files, options, layers);
+  ExpectInvalid([&job] { job.Await(); }, {"rank 1 (hostB): commit: 9310e4d, rank 0 has 8af3053"});
+  job.End();
 }
 
 TEST_F(RanksTest, HiddenStatesOfOtherRanksAreRefused) {

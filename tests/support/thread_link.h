@@ -53,9 +53,9 @@ class ThreadLinks {
     int rank() const override { return rank_; }
     int count() const override { return count_; }
     void Send(int to, std::span<const std::byte> message) override { all_.Send(rank_, to, message); }
-    std::vector<std::byte> Take(int from, size_t max_bytes, Wait wait) override {
-      return all_.Take(from, rank_, max_bytes, wait);
-    }
+    std::chrono::milliseconds limit(Wait) const override { return all_.limit_; }
+    bool WaitFor(int from, std::chrono::milliseconds most) override { return all_.WaitFor(from, rank_, most); }
+    std::vector<std::byte> Take(int from, size_t max_bytes) override { return all_.Take(from, rank_, max_bytes); }
 
    private:
     ThreadLinks& all_;
@@ -73,16 +73,17 @@ class ThreadLinks {
     changed_.notify_all();
   }
 
-  std::vector<std::byte> Take(int from, int to, size_t max_bytes, RankLink::Wait wait) {
+  bool WaitFor(int from, int to, std::chrono::milliseconds most) {
     std::unique_lock lock(mutex_);
     Way& way = ways_[{from, to}];
-    const auto ready = [&] { return is_broken_ || !way.messages.empty(); };
-    if (wait == RankLink::Wait::kForever) {
-      changed_.wait(lock, ready);
-    } else if (!changed_.wait_for(lock, limit_, ready)) {
-      throw LostRank(from, "sent nothing for too long");
-    }
-    if (way.messages.empty()) throw LostRank(from, "is gone");
+    changed_.wait_for(lock, most, [&] { return is_broken_ || !way.messages.empty(); });
+    if (is_broken_ && way.messages.empty()) throw LostRank(from, "is gone");
+    return !way.messages.empty();
+  }
+
+  std::vector<std::byte> Take(int from, int to, size_t max_bytes) {
+    const std::lock_guard lock(mutex_);
+    Way& way = ways_[{from, to}];
     std::vector<std::byte> message = std::move(way.messages.front());
     way.messages.pop_front();
     if (message.size() > max_bytes) throw LostRank(from, "sent too many bytes");

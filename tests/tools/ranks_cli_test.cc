@@ -5,13 +5,16 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tests/support/mpi.h"
 #include "tests/support/temp_dir.h"
 #include "tests/tools/cli_support.h"
 
@@ -26,25 +29,26 @@ std::string Quoted(const std::string& word) {
   return quoted + "'";
 }
 
+// One line of the error output is an error of stoch, and has `part`; launchers have words of their own.
+void ExpectOneError(const ProcessResult& result, const std::string& part) {
+  std::string errors;
+  std::istringstream lines(result.err);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("error: ")) errors += line + "\n";
+  }
+  EXPECT_EQ(std::count(errors.begin(), errors.end(), '\n'), 1) << result.err;
+  EXPECT_NE(errors.find(part), std::string::npos) << result.err;
+}
+
 class RanksCli : public testing::Test {
  protected:
-  void SetUp() override {
-    const bool is_built = fs::exists(fs::path(StochBinary()).parent_path() / "libstoch_mpi.so");
-    if (is_built && std::system("command -v mpirun >/dev/null 2>&1") == 0) return;
-    const char* required = std::getenv("STOCH_REQUIRE_MPI");
-    if (required != nullptr && std::string(required) == "1") {
-      FAIL() << "STOCH_REQUIRE_MPI=1, but mpirun or libstoch_mpi.so is not there (tools/install)";
-    }
-    GTEST_SKIP() << "mpirun or libstoch_mpi.so is not there (libopenmpi-dev and openmpi-bin, then configure again)";
-  }
+  void SetUp() override { STOCH_NEEDS_MPI(StochBinary()); }
 
   // mpirun -n RANKS of the binary under test, by way of a script; as root too, and on fewer cores than ranks.
   static ProcessResult RunRanks(int ranks, const std::vector<std::string>& words, const std::string& through = "") {
     const TempDir folder;
-    std::string command =
-        "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 "
-        "timeout -k 5 120 mpirun -n " +
-        std::to_string(ranks) + (through.empty() ? " " : " " + Quoted(through) + " ") + Quoted(StochBinary());
+    std::string command = "timeout -k 5 120 mpirun -n " + std::to_string(ranks) +
+                          (through.empty() ? " " : " " + Quoted(through) + " ") + Quoted(StochBinary());
     for (const std::string& word : words) command += " " + Quoted(word);
     command += " >" + Quoted(folder / "out") + " 2>" + Quoted(folder / "err") + " </dev/null";
     const int status = std::system(command.c_str());
@@ -97,6 +101,54 @@ TEST_F(RanksCli, PerplexityHasTheNumbersOfOneProcess) {
   EXPECT_EQ(numbers(RunRanks(2, OnRanks(words))), expected);
 }
 
+TEST_F(RanksCli, ASweepHasTheRowsOfOneProcess) {
+  const TempDir folder;
+  WriteFile(folder / "text", BirdsText(40));
+  WriteFile(folder / "plan.json",
+            R"({"model": ")" + DemoModel() + R"(", "text": ")" + std::string(folder / "text") +
+                R"(", "ctx": 16, "max_windows": 2, "array": "8,8,16", "metrics": ["ppl", "kl", "cycles"],
+                    "grid": {"stoc_len": [32, 64]}, "runs": ["fp32"]})");
+  const auto words = [&](const std::string& out) {
+    return std::vector<std::string>{"sweep", folder / "plan.json", "-o", folder / out, "--device", "cpu", "--quiet"};
+  };
+  ASSERT_EQ(RunStoch(words("alone")).exit_code, 0);
+  const ProcessResult divided = RunRanks(2, OnRanks(words("divided")));
+  EXPECT_EQ(divided.exit_code, 0) << divided.err;
+  const std::string rows = ReadFile(folder / "alone");
+  EXPECT_EQ(std::count(rows.begin(), rows.end(), '\n'), 3);
+  EXPECT_EQ(ReadFile(folder / "divided"), rows);
+}
+
+TEST_F(RanksCli, VerifyComparesTheRanksWithOneProcess) {
+  const auto words = WithDemo("verify", {"--only", "ranks.logits.fp32", "--only", "ranks.logits.published"});
+  const ProcessResult result = RunRanks(3, OnRanks(words));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("on one process, 3 ranks, 3 ranks, pieces of 7\n"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("on one process, 3 ranks\n"), std::string::npos) << result.out;  // that may not be cut
+  EXPECT_NE(result.out.find("2 of 2 checks passed"), std::string::npos) << result.out;
+}
+
+TEST_F(RanksCli, InspectSaysWhatEachRankWouldHold) {
+  const auto words = WithDemo("inspect", {"--context", "256", "--quiet"});
+  auto as_json = words;
+  as_json.emplace_back("--json");
+  const nlohmann::json alone = ExpectJson(RunStoch(as_json));
+  const nlohmann::json divided = ExpectJson(RunRanks(3, OnRanks(as_json, {"--rank-layers", "1,3,1"})));
+  ASSERT_EQ(divided["ranks"].size(), 3u);
+  for (const char* part : {"weights", "scales", "kv_cache", "embedding"}) {
+    int64_t sum = 0;
+    for (const auto& rank : divided["ranks"]) sum += rank["memory"][part].get<int64_t>();
+    EXPECT_EQ(sum, alone["memory"][part].get<int64_t>()) << part;
+  }
+  EXPECT_EQ(divided["ranks"][1]["layers"], nlohmann::json({1, 4}));
+  EXPECT_EQ(divided["ranks"][1]["memory"]["embedding"], 0);
+  for (const auto& rank : divided["ranks"]) EXPECT_GT(rank["hop_us"].get<double>(), 0);
+  const ProcessResult text = RunRanks(2, OnRanks(words));
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_NE(text.out.find("agree: commit"), std::string::npos) << text.out;
+  ExpectRefused(RunStoch(OnRanks(words)), "--ranks mpi: one rank: start it with mpirun or srun");
+}
+
 TEST_F(RanksCli, BadInputIsOneSentenceOfRankZero) {
   const auto words = WithDemo("generate", {"--prompt", "Once", "--max-tokens", "2", "--quiet"});
   const auto refused = [&](int ranks, const std::vector<std::string>& more, const std::string& part) {
@@ -142,15 +194,64 @@ TEST_F(RanksCli, RanksAgreeOnTheModelAndMayDifferInTheirKernels) {
   const ProcessResult other = RunRanks(2, OnRanks(words), folder / "rank");
   EXPECT_EQ(other.exit_code, 2) << other.err;
   EXPECT_EQ(other.out, "");
-  EXPECT_NE(other.err.find("rank 1: model (its config and the beginning of every tensor): "), std::string::npos)
-      << other.err;
+  ExpectOneError(other, "): weights (the beginning of every tensor): ");
+  EXPECT_EQ(other.err.rfind("error: rank 1 (", 0), 0u) << other.err;
+
+  // A sweep says so before it writes a row.
+  WriteFile(folder / "text", BirdsText(20));
+  WriteFile(folder / "plan.json", R"({"model": ")" + DemoModel() + R"(", "text": ")" + std::string(folder / "text") +
+                                      R"(", "ctx": 16, "max_windows": 1, "metrics": ["ppl"], "runs": ["fp32"]})");
+  const std::vector<std::string> sweep = {"sweep",  folder / "plan.json", "-o", folder / "out", "--device", "cpu",
+                                          "--quiet"};
+  ExpectOneError(RunRanks(2, OnRanks(sweep), folder / "rank"), "): weights (the beginning of every tensor): ");
+  EXPECT_FALSE(fs::exists(folder / "out"));
+}
+
+// A copy of the program in a folder of its own, with what it looks for next to itself.
+fs::path CopyProgram(const fs::path& folder) {
+  fs::create_directory(folder);
+  fs::copy_file(StochBinary(), folder / "stoch");
+  fs::copy_file(fs::path(StochBinary()).parent_path() / "libstoch_mpi.so", folder / "libstoch_mpi.so");
+  return folder / "stoch";
+}
+
+TEST_F(RanksCli, WhatChangesOnItsWayIsRefusedByName) {
+  const TempDir folder;
+  const fs::path program = CopyProgram(folder / "faulty");
+  fs::copy_file(STOCH_FAULTY_MPI, program.parent_path() / "libstoch_mpi.so", fs::copy_options::overwrite_existing);
+  const auto words = WithDemo("generate", {"--prompt", "Once upon a time", "--max-tokens", "16", "--quiet"});
+  const auto run = [&](const std::string& rank, const std::string& fault) {
+    WriteFile(folder / "rank", "#!/bin/sh\nshift\nexport STOCH_TEST_MPI=" +
+                                   Quoted(fs::path(StochBinary()).parent_path() / "libstoch_mpi.so") +
+                                   " STOCH_TEST_MPI_RANK=" + rank + " STOCH_TEST_MPI_FAULT=" + fault +
+                                   " STOCH_TEST_MPI_FIRST=7\nexec " + Quoted(program) + " \"$@\"\n");
+    fs::permissions(folder / "rank", fs::perms::owner_all);
+    return RunRanks(3, OnRanks(words, {"--rank-limit", "2"}), folder / "rank");
+  };
+  const std::string whole = RunStoch(words).out;
+  EXPECT_EQ(run("1", "none").out, whole);
+  const auto expect_lost = [&](const std::string& rank, const std::string& fault, const std::string& part) {
+    SCOPED_TRACE("rank " + rank + " " + fault);
+    const ProcessResult result = run(rank, fault);
+    EXPECT_EQ(result.exit_code, 3) << result.err;
+    EXPECT_TRUE(whole.starts_with(result.out)) << result.out;  // as far as it came
+    EXPECT_NE(result.out, whole);
+    ExpectOneError(result, part);
+    EXPECT_NE(result.err.find("error: rank " + rank), std::string::npos) << result.err;
+  };
+  // Whoever notices: rank 2 what rank 1 sent, rank 0 what rank 2 sent.
+  expect_lost("1", "flip", "bytes were changed on their way");
+  expect_lost("2", "flip", "bytes were changed on their way");
+  expect_lost("1", "repeat", " was to come");
+  expect_lost("1", "silent", "sent nothing for 2000 ms");
+  expect_lost("2", "silent", "sent nothing for 2000 ms");
 }
 
 TEST_F(RanksCli, ALostRankEndsTheJob) {
   const TempDir folder;
   WriteFile(folder / "text", BirdsText(4000));
   const auto words = WithDemo("perplexity", {"--file", folder / "text", "--ctx", "128", "--quiet"});
-  for (const auto& [signal, part] : {std::pair("STOP", "rank 1: sent nothing for 2000 ms"), std::pair("KILL", "")}) {
+  for (const auto& [signal, part] : {std::pair("STOP", ": sent nothing for "), std::pair("KILL", "")}) {
     // The other rank runs for a while, then stops for ever, or is gone.
     WriteScript(folder / "rank", std::string("\"$@\" &\nsleep 2\nkill -") + signal + " $!\nwait $!");
     const ProcessResult result = RunRanks(2, OnRanks(words, {"--rank-limit", "2"}), folder / "rank");

@@ -17,12 +17,15 @@
 #include "app/interrupt.h"
 #include "app/options/product_options.h"
 #include "app/output.h"
+#include "app/rank_plans.h"
 #include "app/report/multiplier.h"
 #include "app/report/operators.h"
 #include "app/report/product.h"
+#include "app/report/ranks.h"
 #include "app/report/table.h"
 #include "engine/digest_cache.h"
 #include "engine/engine.h"
+#include "engine/local_plan.h"
 #include "engine/placement.h"
 #include "engine/units.h"
 #include "engine/weights_digest.h"
@@ -82,13 +85,6 @@ ExitCode RunTable(const Options& options) {
   Print(options.output.json ? MultiplierJson(*table, reading.table_code) + '\n'
                             : MultiplierText(*table, reading.table_code));
   return kDone;
-}
-
-Json MemoryJson(const MemoryBytes& bytes) {
-  return {{"weights", bytes.weights},     {"scales", bytes.scales},
-          {"embedding", bytes.embedding}, {"kv_cache", bytes.kv_cache},
-          {"workspace", bytes.workspace}, {"runtime", bytes.runtime},
-          {"total", bytes.total()},       {"host", bytes.host}};
 }
 
 Json ConfigJson(const DecoderConfig& config) {
@@ -388,7 +384,27 @@ ExitCode RunDigest(const Options& options) {
   return kDone;
 }
 
+// --ranks: what each rank would hold, and whether they agree.
+ExitCode RunRanks(const Options& options, const ModelFiles& files, const Backend& backend,
+                  const EngineOptions& engine) {
+  const std::vector<RankPlan> plans = PlanRanks(backend, files, engine, options.device);
+  if (options.output.json) {
+    PrintLine(Json{{"model", files.name}, {"ranks", RanksJson(plans)}}.dump());
+  } else {
+    Print(RanksText(plans, files.config.hidden_size * int64_t{sizeof(float)}));
+  }
+  return kDone;
+}
+
+// Errors: InvalidInput where the options describe no model that could be divided.
+void RequireModel(const Options& options) {
+  if (options.device.ranks.kind.empty()) return;
+  if (options.table.empty() && !options.product.given() && !options.digest) return;
+  throw InvalidInput("--ranks: has no meaning with --table, --product and --digest");
+}
+
 ExitCode Run(const Options& options) {
+  RequireModel(options);
   if (!options.table.empty()) return RunTable(options);
   if (options.product.given()) return RunProduct(options);
   if (options.model.model.empty()) throw InvalidInput("--model, --table or --product is required");
@@ -399,17 +415,12 @@ ExitCode Run(const Options& options) {
   engine.max_sequences = options.batch;
   const ModelFiles files = OpenModelFiles(options.model.model);
   const std::shared_ptr<Backend> backend = Open(options.device);
+  if (options.device.ranks.job != nullptr) return RunRanks(options, files, *backend, engine);
   const DecoderPlacement placement = PlaceOn(options.device, files, *backend, &engine);
   engine.placement = placement;
   const PassShape shape = ShapeOf(files.config, engine);
   const MemoryPlan plan = PlanMemory(files, engine.precision, engine.sc, shape, *backend);
-  const int stripes = std::max(1, static_cast<int>(placement.stripes.size()));
-  std::vector<MemoryBytes> by_device;
-  if (placement.rows.empty() && placement.stripes.empty()) {
-    by_device = BytesOfDevices(placement, plan, backend->devices());
-  } else {
-    for (const MemoryPlan& shard : PlanShards(files, engine, *backend, stripes)) by_device.push_back(shard.total);
-  }
+  const std::vector<MemoryBytes> by_device = BytesOfPlacement(files, engine, *backend);
   if (!options.output.quiet) {
     for (const std::string& notice : engine.notices) spdlog::info(notice);
   }
@@ -428,7 +439,8 @@ CommandBody AddInspect(CLI::App& command) {
       "Examples:\n"
       "  stoch inspect --model demo\n"
       "  stoch inspect --model random:llama-3.1-8b --context 4096 --json\n"
-      "  stoch inspect --product --sc gate=and,source=sobol");
+      "  stoch inspect --product --sc gate=and,source=sobol\n"
+      "  mpirun -n 2 stoch inspect --ranks mpi --model DIR");
   auto options = std::make_shared<Options>();
   AddModelOptions(command, &options->model, true);
   AddArithmeticOptions(command, &options->arithmetic);
@@ -444,8 +456,9 @@ CommandBody AddInspect(CLI::App& command) {
       ->capture_default_str()
       ->check(CLI::Range(1, 4096));
   AddDeviceOptions(command, &options->device);
+  AddRankOptions(command, &options->device.ranks);
   AddOutputOptions(command, &options->output);
-  return [options] { return Run(*options); };
+  return [options] { return RunOnRanks(&options->device, options->model.model, [options] { return Run(*options); }); };
 }
 
 }  // namespace stoch::cli

@@ -6,6 +6,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -15,9 +16,12 @@
 #include "app/command.h"
 #include "app/common_options.h"
 #include "app/options/rank_options.h"
+#include "app/rank_plans.h"
+#include "app/report/ranks.h"
 #include "app/version.h"
 #include "engine/ranks/job.h"
 #include "engine/ranks/mpi/mpi_link.h"
+#include "engine/worker/marking_backend.h"
 #include "kernels/base/error.h"
 #include "models/decoder/memory_plan.h"
 
@@ -56,11 +60,24 @@ std::chrono::seconds LimitOf(const DeviceOptions& devices) {
   _exit(kDeviceFailure);
 }
 
+// How long an opening rank may say nothing: reading one tensor takes longer than a pass.
+std::chrono::seconds OpeningLimitOf(const DeviceOptions& devices) {
+  constexpr int64_t kLeast = 10, kLimit = 120;
+  const int64_t given = devices.ranks.limit_s;
+  return std::chrono::seconds(given > 0 ? std::max(given, kLeast) : kLimit);
+}
+
 void Follow(MpiLink& link, const DeviceOptions& devices, const std::string& model) {
   FollowerOptions options;
   options.model = model;
   options.build = Commit();
-  options.open_backend = [&devices] { return stoch::cli::Open(devices); };
+  options.host = link.host();
+  options.open_backend = [&]() -> std::shared_ptr<Backend> {
+    return std::make_shared<serve::MarkingBackend>(stoch::cli::Open(devices), [&link](const OpSite& site) {
+      link.Heartbeat(fmt::format("rank {} {}: layer {} {}", link.rank(), link.host(), site.layer, site.op));
+    });
+  };
+  options.describe = DescribeRank;
   options.place = [&devices](const ModelFiles& files, const Backend& backend, IndexRange local, int ranks,
                              EngineOptions* engine) {
     DeviceOptions own = devices;
@@ -71,8 +88,7 @@ void Follow(MpiLink& link, const DeviceOptions& devices, const std::string& mode
   FollowJob(link, options);
 }
 
-ExitCode Lead(MpiLink& link, DeviceOptions* devices, const std::function<ExitCode()>& body) {
-  RankJob job(link, Commit());
+ExitCode Lead(RankJob& job, MpiLink& link, DeviceOptions* devices, const std::function<ExitCode()>& body) {
   devices->ranks.job = &job;
   devices->ranks.count = link.count();
   try {
@@ -88,6 +104,21 @@ ExitCode Lead(MpiLink& link, DeviceOptions* devices, const std::function<ExitCod
   }
 }
 
+// The other ranks wait for one that ends on its own: whatever ends it, ends all. Rank 0 was told, and says it for all.
+[[noreturn]] void EndFollower(MpiLink& link, const std::exception& error) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point deadline = Clock::now() + std::chrono::seconds(3);
+  try {
+    while (Clock::now() < deadline) {  // lets what was sent leave
+      constexpr std::chrono::milliseconds kTurn(50);
+      if (link.WaitFor(0, kTurn)) std::this_thread::sleep_for(kTurn);
+    }
+  } catch (const LostRank&) {  // it is gone
+  }
+  spdlog::error("rank {} ({}): {}", link.rank(), link.host(), OneLine(error.what()));
+  EndAll(link);
+}
+
 }  // namespace
 
 ExitCode RunOnRanks(DeviceOptions* devices, const std::string& model, const std::function<ExitCode()>& body) {
@@ -101,45 +132,62 @@ ExitCode RunOnRanks(DeviceOptions* devices, const std::string& model, const std:
   if (LaunchedProcesses() == 1) throw InvalidInput("--ranks mpi: one rank: start it with mpirun or srun");
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // the launcher's daemon is gone: so is the job
   const std::vector<fs::path> folders = ModuleFolders();
-  MpiLink link(folders, LimitOf(*devices));
+  MpiLink link(folders, LimitOf(*devices), OpeningLimitOf(*devices));
   if (link.count() == 1) throw InvalidInput("--ranks mpi: one rank: start it with mpirun or srun");
-  const auto end_all = [&link](const std::exception& error) {
-    spdlog::error("rank {} {}: {}", link.rank(), link.host(), OneLine(error.what()));
-    EndAll(link);
-  };
-  if (link.rank() == 0) {
+  if (link.rank() > 0) {
     try {
-      return Lead(link, devices, body);
-    } catch (const DeviceError& error) {
-      end_all(error);
+      Follow(link, *devices, model);
+    } catch (const std::exception& error) {
+      EndFollower(link, error);
     }
+    return kDone;
   }
-  // The other ranks wait for one that ends on its own: whatever ends it, ends all.
+  RankJob job(link, Commit(), link.host());
   try {
-    Follow(link, *devices, model);
-  } catch (const std::exception& error) {
-    end_all(error);
+    return Lead(job, link, devices, body);
+  } catch (const LostRank& error) {
+    spdlog::error("rank {}{}: {}", error.rank(), job.NameOfHost(error.rank()), OneLine(error.why()));
+    EndAll(link);
+  } catch (const DeviceError& error) {
+    spdlog::error("rank 0 ({}): {}", link.host(), OneLine(error.what()));
+    EndAll(link);
   }
-  return kDone;
 }
+
+namespace {
+
+struct DividedModel {
+  DeviceOptions own;  // of this rank
+  std::vector<int64_t> layers;
+  std::string name;  // for ranks that name none
+};
+
+// Sets the placement of this rank.
+DividedModel Divide(const ModelFiles& files, const Backend& backend, const DeviceOptions& devices,
+                    EngineOptions* options) {
+  DividedModel model{devices, {}, {}};
+  const int ranks = devices.ranks.job->link().count();
+  model.own.ranks.count = ranks;
+  const int64_t num_layers = files.config.num_hidden_layers;
+  model.layers =
+      !devices.ranks.layers.empty()
+          ? ParseRankLayers("--rank-layers", devices.ranks.layers, ranks, num_layers)
+          : DivideLayers(PlanMemory(files, options->precision, options->sc, ShapeOf(files.config, *options), backend),
+                         ranks);
+  model.own.ranks.local = LayersOfRank(model.layers, 0);
+  options->placement = PlaceOn(model.own, files, backend, options);
+  model.name = files.folder.empty() ? files.name : fs::absolute(files.folder).string();
+  return model;
+}
+
+}  // namespace
 
 std::unique_ptr<Engine> OpenOnRanks(std::shared_ptr<Backend> backend, ModelFiles files, EngineOptions options,
                                     const DeviceOptions& devices) {
   RankJob& job = *devices.ranks.job;
   job.Close();
-  const int ranks = job.link().count();
-  DeviceOptions own = devices;
-  own.ranks.count = ranks;
-  const int64_t num_layers = files.config.num_hidden_layers;
-  const std::vector<int64_t> layers =
-      !devices.ranks.layers.empty()
-          ? ParseRankLayers("--rank-layers", devices.ranks.layers, ranks, num_layers)
-          : DivideLayers(PlanMemory(files, options.precision, options.sc, ShapeOf(files.config, options), *backend),
-                         ranks);
-  own.ranks.local = LayersOfRank(layers, 0);
-  options.placement = PlaceOn(own, files, *backend, &options);
-  const std::string model = files.folder.empty() ? files.name : fs::absolute(files.folder).string();
-  job.Open(model, files, options, layers);
+  const DividedModel model = Divide(files, *backend, devices, &options);
+  job.Open(model.name, files, options, model.layers);
   options.ranks = &job.link();
   std::unique_ptr<Engine> engine;
   try {
@@ -156,6 +204,19 @@ std::unique_ptr<Engine> OpenOnRanks(std::shared_ptr<Backend> backend, ModelFiles
   }
   job.Await();
   return engine;
+}
+
+std::vector<RankPlan> PlanRanks(const Backend& backend, const ModelFiles& files, EngineOptions options,
+                                const DeviceOptions& devices) {
+  RankJob& job = *devices.ranks.job;
+  const DividedModel model = Divide(files, backend, devices, &options);
+  const std::string own = DescribeRank(files, backend, FillDefaults(files.config, options));
+  std::vector<RankPlan> plans;
+  for (RankReport& report : job.Describe(model.name, files, options, model.layers, own)) {
+    const IndexRange layers = LayersOfRank(model.layers, report.rank);
+    plans.push_back({std::move(report), layers});
+  }
+  return plans;
 }
 
 }  // namespace stoch::cli

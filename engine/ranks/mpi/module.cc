@@ -36,9 +36,9 @@ int32_t DropSent() {
 
 int32_t Open(int32_t* rank, int32_t* count, char* host, size_t host_bytes) {
   int provided = 0;
-  if (const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided); code != MPI_SUCCESS)
+  if (const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided); code != MPI_SUCCESS)
     return code;
-  if (provided < MPI_THREAD_FUNNELED) return kNotThreaded;
+  if (provided < MPI_THREAD_SERIALIZED) return kNotThreaded;
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   MPI_Comm_rank(MPI_COMM_WORLD, rank);
   MPI_Comm_size(MPI_COMM_WORLD, count);
@@ -85,7 +85,7 @@ void Abort(int32_t exit_code) { MPI_Abort(MPI_COMM_WORLD, exit_code); }
 
 const char* Error(int32_t code) {
   if (code == kTooLong) return "a message of more than 2 GiB";
-  if (code == kNotThreaded) return "this MPI takes no process that has threads";
+  if (code == kNotThreaded) return "this MPI takes calls of one thread alone";
   static std::vector<char> text(MPI_MAX_ERROR_STRING + 1, '\0');
   int size = 0;
   MPI_Error_string(code, text.data(), &size);

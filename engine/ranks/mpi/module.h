@@ -2,7 +2,7 @@
 // The interface of libstoch_mpi.so: MPI without its headers, whose ABI differs between implementations. One file of C++, so
 // that a cluster builds it alone against its own MPI.
 //
-// One thread calls them. Functions return 0, or an error that `error` describes.
+// One thread at a time calls them. Functions return 0, or an error that `error` describes.
 #pragma once
 
 #include <stddef.h>

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "engine/ranks/mpi/module.h"
+#include "kernels/base/check.h"
 #include "kernels/base/error.h"
 
 namespace stoch {
@@ -39,28 +40,19 @@ const StochMpiModule* LoadModule(std::span<const std::filesystem::path> folders)
                      ": it is built where CMake finds MPI (libopenmpi-dev or libmpich-dev)");
 }
 
-// Waits a little longer each time: a decode step answers within microseconds, an idle rank takes no core.
-class Naps {
- public:
-  using Clock = std::chrono::steady_clock;
-
-  void Take() {
-    constexpr int kSpins = 200;
-    if (++asked_ < kSpins) return;
-    const bool is_idle = waited() > std::chrono::seconds(1);
-    std::this_thread::sleep_for(is_idle ? std::chrono::microseconds(1000) : std::chrono::microseconds(20));
-  }
-  Clock::duration waited() const { return Clock::now() - begin_; }
-
- private:
-  Clock::time_point begin_ = Clock::now();
-  int asked_ = 0;
-};
+// A decode step answers within microseconds, an idle rank takes no core.
+void Nap(int asked, std::chrono::steady_clock::duration without_message) {
+  constexpr int kSpins = 200;
+  if (asked < kSpins) return;
+  const bool is_idle = without_message > std::chrono::seconds(1);
+  std::this_thread::sleep_for(is_idle ? std::chrono::microseconds(1000) : std::chrono::microseconds(20));
+}
 
 }  // namespace
 
-MpiLink::MpiLink(std::span<const std::filesystem::path> folders, std::chrono::milliseconds limit)
-    : mpi_(LoadModule(folders)), limit_(limit) {
+MpiLink::MpiLink(std::span<const std::filesystem::path> folders, std::chrono::milliseconds limit,
+                 std::chrono::milliseconds opening)
+    : mpi_(LoadModule(folders)), limit_(limit), opening_(opening) {
   std::array<char, 256> host{};
   if (const int code = mpi_->open(&rank_, &count_, host.data(), host.size()); code != 0) {
     throw DeviceError(std::string("MPI does not begin: ") + mpi_->error(code));
@@ -82,18 +74,25 @@ void MpiLink::Send(int to, std::span<const std::byte> message) {
   Check(mpi_->send(to, message.data(), message.size()), to, "MPI cannot send");
 }
 
-std::vector<std::byte> MpiLink::Take(int from, size_t max_bytes, Wait wait) {
-  size_t bytes = 0;
-  for (Naps naps;; naps.Take()) {
+bool MpiLink::WaitFor(int from, std::chrono::milliseconds most) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  for (int asked = 0;; ++asked) {
     int is_there = 0;
+    size_t bytes = 0;
     Check(mpi_->probe(from, &is_there, &bytes), from, "MPI cannot receive");
-    if (is_there != 0) break;
-    if (wait == Wait::kForever || naps.waited() <= limit_) continue;
-    is_lost_ = true;
-    throw LostRank(from, "sent nothing for " +
-                             std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(limit_).count()) +
-                             " ms (--rank-limit)");
+    if (is_there != 0) return true;
+    const Clock::time_point now = Clock::now();
+    if (now - begin >= most) return false;
+    Nap(asked, now - last_message_);
   }
+}
+
+std::vector<std::byte> MpiLink::Take(int from, size_t max_bytes) {
+  int is_there = 0;
+  size_t bytes = 0;
+  Check(mpi_->probe(from, &is_there, &bytes), from, "MPI cannot receive");
+  STOCH_CHECK(is_there != 0);
   if (bytes > max_bytes) {
     is_lost_ = true;
     throw LostRank(
@@ -101,6 +100,7 @@ std::vector<std::byte> MpiLink::Take(int from, size_t max_bytes, Wait wait) {
   }
   std::vector<std::byte> message(bytes);
   Check(mpi_->receive(from, message.data(), bytes), from, "MPI cannot receive");
+  last_message_ = std::chrono::steady_clock::now();
   return message;
 }
 

@@ -19,6 +19,7 @@
 #include "app/interrupt.h"
 #include "app/options/shard.h"
 #include "app/output.h"
+#include "app/rank_plans.h"
 #include "app/version.h"
 #include "kernels/base/error.h"
 #include "loader/file.h"
@@ -115,6 +116,15 @@ ExitCode Merge(const Options& options) {
   return merged.failed_runs.empty() ? kDone : kCheckFailed;
 }
 
+// Ranks agree on program and model, before any work. Errors: InvalidInput; a metric that looks at every layer.
+void CheckRanks(const Options& options, const SweepPlan& plan) {
+  if (options.device.ranks.job == nullptr) return;
+  if (plan.Has("profile")) throw InvalidInput("--ranks: profile observes every layer: give one machine");
+  EngineOptions engine;
+  engine.context = plan.ctx;
+  (void)PlanRanks(*Open(options.device), OpenModelFiles(plan.model), engine, options.device);
+}
+
 void RunAll(const Options& options, const SweepPlan& plan, const std::vector<size_t>& mine, SweepLog* log) {
   std::vector<size_t> todo;
   for (size_t i = 0; i < mine.size(); ++i) {
@@ -162,6 +172,7 @@ ExitCode Run(const Options& options) {
   if (plot && plot->spread != SweepPlot::Spread::kNone && !plan.has_seeds) {
     throw InvalidInput("--plot " + options.plot + ": the plan has no seeds");
   }
+  CheckRanks(options, plan);
   std::vector<size_t> mine;
   std::vector<std::string> keys;
   for (size_t i = shard.index; i < plan.runs.size(); i += shard.count) {
@@ -220,10 +231,12 @@ CommandBody AddSweep(CLI::App& command) {
                      "the Pareto front, OUTPUT.svg by default; error and kind=box: means of seeds and their spread");
   command.add_flag("--timing", options->timing, "Rows say how long they took: no two sweeps have the same bytes then");
   AddDeviceOptions(command, &options->device);
+  AddRankOptions(command, &options->device.ranks);
   AddOutputOptions(command, &options->output);
+  command.get_option("--merge")->excludes(command.get_option("--ranks"));
   command.get_option("--json")->description("Print one JSON object at the end: the file, its rows, how many failed");
   command.get_option("--json")->excludes(command.get_option("--tsv"));
-  return [options] { return Run(*options); };
+  return [options] { return RunOnRanks(&options->device, "", [options] { return Run(*options); }); };
 }
 
 }  // namespace stoch::cli

@@ -60,7 +60,7 @@ struct SweepRow {
   std::string text;
   bool failed = false;
 };
-// Runs one. `base` names a file of exact logits, "" without kl. What fails is a row; Interrupted is thrown.
+// Runs one. `base` names a file of exact logits, "" without kl. What fails is a row; Interrupted and LostRank are thrown.
 SweepRow RunOne(const SweepPlan& plan, const PlannedRun& run, const std::shared_ptr<Backend>& backend,
                 const DeviceOptions& devices, const std::string& base, bool timing);
 // Whether a file of exact logits is of this plan's model, text and windows, before any work. Errors: InvalidInput saying

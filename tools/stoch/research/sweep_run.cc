@@ -16,6 +16,7 @@
 #include "engine/kl_divergence.h"
 #include "engine/perplexity.h"
 #include "kernels/base/error.h"
+#include "models/decoder/rank_link.h"
 #include "research/profile.h"
 #include "research/trace_writer.h"
 #include "tools/stoch/research/sweep_plan.h"
@@ -114,6 +115,8 @@ SweepRow RunOne(const SweepPlan& plan, const PlannedRun& run, const std::shared_
   try {
     Measure(plan, run, backend, devices, base, &row);
   } catch (const Interrupted&) {
+    throw;
+  } catch (const LostRank&) {
     throw;
   } catch (const std::bad_alloc&) {
     error = "out of host memory";
