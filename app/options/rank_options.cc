@@ -4,21 +4,28 @@
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 
+#include "app/options/rank_division.h"
+
 namespace stoch::cli {
 
 void AddRankOptions(CLI::App& command, RankOptions* options) {
-  auto* ranks = command
-                    .add_option("--ranks", options->kind,
-                                "mpi: divide the layers of the model over the processes that mpirun or srun started")
-                    ->check(CLI::IsMember({"mpi"}));
+  CLI::Option* ranks =
+      command
+          .add_option("--ranks", options->kind,
+                      "mpi: divide the layers of the model over the processes that mpirun or srun started")
+          ->check(CLI::IsMember({"mpi"}));
+  AddRankDivision(command, options, ranks);
+}
+
+void AddRankDivision(CLI::App& command, RankOptions* options, CLI::Option* ranks) {
+  const std::string with = "With " + ranks->get_name() + ": ";
   command
       .add_option("--rank-layers", options->layers,
-                  "With --ranks: layers of each rank, 40,43,43; default: as many bytes on each as they go")
+                  with + "layers of each rank, 40,43,43; default: as many bytes on each as they go")
       ->needs(ranks);
   command
       .add_option("--rank-limit", options->limit_s,
-                  "With --ranks: seconds that a rank may take for its layers of a pass before it is lost; 0 = 10 with "
-                  "GPUs, 120 on CPUs")
+                  with + "seconds without a sign of life after which a rank is lost; 0 = 10 with GPUs, 120 on CPUs")
       ->check(CLI::Range(0, 86400))
       ->needs(ranks);
 }

@@ -269,6 +269,7 @@ void WorkerPool::OnMessage(Replica& replica, const ipc::FromWorker& message) {
   if (message.has_failure()) {
     replica.failure = message.failure().message();
     replica.exit_code = message.failure().exit_code();
+    replica.lost_rank = message.failure().lost_rank();
     {
       const std::lock_guard lock(mutex_);
       replica.is_dead = true;  // as good as

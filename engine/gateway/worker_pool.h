@@ -36,9 +36,10 @@ namespace stoch::serve {
 class WorkerPool final : public JobRunner {
  public:
   struct Options {
-    std::vector<std::vector<std::string>> commands;  // of one worker each, without the descriptors
-    int64_t max_queue = 1024;                        // jobs that wait for a worker
-    int64_t max_queue_per_client = INT64_MAX;        // of one client\'s
+    std::vector<std::vector<std::string>> commands;          // of one worker each, without the descriptors
+    WorkerProcess::Kind kind = WorkerProcess::Kind::kChild;  // of all of them
+    int64_t max_queue = 1024;                                // jobs that wait for a worker
+    int64_t max_queue_per_client = INT64_MAX;                // of one client\'s
     // A worker that begins no operator of its pass for so long is killed.
     std::chrono::milliseconds stall_limit{0};  // 0: 10 s on GPUs, 120 s on CPUs
     // One that shows no life, though it did before, counts as silent after kSilentAfter and is killed after so long.
@@ -82,6 +83,7 @@ class WorkerPool final : public JobRunner {
     bool is_unheard = false;          // a message was lost: none after it counts, or an answer would have a hole
     std::optional<ipc::Hello> hello;  // of the process; none while it loads
     std::string failure;              // what the process said of its end
+    bool lost_rank = false;           // and whether that was another process's
     int exit_code = 0;
     std::set<uint64_t> jobs;
     int64_t restarts = 0;
@@ -143,7 +145,7 @@ class WorkerPool final : public JobRunner {
   std::string NameOf(uint64_t id) const;  // for logs
   void OnDeath(Replica& replica);
   void OnEnd(Replica& replica, const std::string& how);
-  static int BlameOf(const Replica& replica, const ipc::CrashReport& report, const std::string& how);
+  int BlameOf(const Replica& replica, const ipc::CrashReport& report, const std::string& how) const;
   void Settle(Replica& replica, const ipc::CrashReport& report, int blame, Told* told);
   bool Blame(PoolJob& job, uint64_t id, const ipc::CrashReport& report, int blame, Told* told);
   void Watch();

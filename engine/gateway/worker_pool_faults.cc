@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the pool starts workers and goes on without them (worker_pool.cc has the rest).
 
+#include <signal.h>
+
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <fstream>
@@ -37,6 +39,14 @@ void NameRunning(ipc::CrashReport* report, bool failed) {
 }
 
 std::string ShownName(uint64_t id, const Job& job) { return job.name.empty() ? std::to_string(id) : job.name; }
+
+// Whether a launcher says that one of its processes ended itself: what it exits with where a signal did it.
+bool SaysCrash(const std::string& how) {
+  for (const int signal : {SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV}) {
+    if (how == "exit code " + std::to_string(128 + signal)) return true;
+  }
+  return false;
+}
 
 // Whether the signal that ended a worker was another process's.
 bool SentFromOutside(const ipc::CrashReport& report, const std::string& how) {
@@ -75,7 +85,8 @@ void WorkerPool::StartWorker(Replica& replica) {
   events.on_death = [this, &replica] { OnDeath(replica); };
   events.on_end = [this, &replica](const std::string& how) { OnEnd(replica, how); };
   try {
-    auto process = std::make_unique<WorkerProcess>(io_, options_.commands[replica.index], std::move(events));
+    auto process =
+        std::make_unique<WorkerProcess>(io_, options_.commands[replica.index], std::move(events), options_.kind);
     log_({LogLevel::kInfo, "worker_started", {{"pid", std::to_string(process->pid())}}});
     const std::lock_guard lock(mutex_);
     replica.process = std::move(process);
@@ -148,12 +159,17 @@ void WorkerPool::OnDeath(Replica& replica) {
 }
 
 // How much of a loss the requests in its pass are blamed for.
-int WorkerPool::BlameOf(const Replica& replica, const ipc::CrashReport& report, const std::string& how) {
+int WorkerPool::BlameOf(const Replica& replica, const ipc::CrashReport& report, const std::string& how) const {
   if (replica.stopped || SentFromOutside(report, how)) return 0;
+  const bool none_for_memory = replica.out_of_memory_kills == OutOfMemoryKills();
+  if (replica.lost_rank && none_for_memory) return kBlameOfKill;
   // One whose other threads went on hangs in a request's pass; one that did not run at all was kept from it.
   if (replica.stalled) return replica.silent < replica.stuck / 2 ? kBlame : kBlameOfKill;
   // One that said why it ends is killed where it takes longer to go than to be heard.
-  const bool killed = how == kKilled && replica.failure.empty() && replica.out_of_memory_kills == OutOfMemoryKills();
+  if (!replica.failure.empty() || !none_for_memory) return kBlame;
+  // A launcher that ends because one of its processes did, whichever it was.
+  const bool is_launcher = options_.kind == WorkerProcess::Kind::kLaunched;
+  const bool killed = is_launcher ? report.signal == 0 && !SaysCrash(how) : how == kKilled;
   return killed ? kBlameOfKill : kBlame;
 }
 
@@ -205,6 +221,7 @@ void WorkerPool::OnEnd(Replica& replica, const std::string& how) {
   }
   replica.failure.clear();
   replica.exit_code = 0;
+  replica.lost_rank = false;
   if (health() == Health::kFailed) return;
   StartLater(replica);
   Dispatch();

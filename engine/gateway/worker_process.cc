@@ -15,8 +15,11 @@ extern "C" {  // glibc 2.36 forgets to say so
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <fstream>
+#include <sstream>
+#include <thread>
 #include <utility>
 
 #include "engine/ipc/convert.h"
@@ -54,13 +57,35 @@ int Above(int fd) { return fcntl(fd, F_DUPFD_CLOEXEC, kPage + 1); }
 
 }  // namespace
 
-WorkerProcess::WorkerProcess(boost::asio::io_context& io, const std::vector<std::string>& command, Events events)
-    : events_(std::move(events)), pidfd_(io) {
+WorkerProcess::WorkerProcess(boost::asio::io_context& io, const std::vector<std::string>& command, Events events,
+                             Kind kind)
+    : io_(io),
+      events_(std::move(events)),
+      rendezvous_(kind == Kind::kLaunched ? std::make_unique<ipc::Rendezvous>(io) : nullptr),
+      page_(rendezvous_ == nullptr ? ipc::CrashPage() : ipc::CrashPage(rendezvous_->TakePage())),
+      is_launched_(kind == Kind::kLaunched),
+      pidfd_(io) {
+  if (is_launched_) {
+    Spawn(command, -1);
+    Watch();
+    rendezvous_->Accept([this](int socket_fd, pid_t peer) {
+      worker_ = peer;
+      rendezvous_.reset();
+      Talk(socket_fd);
+    });
+    return;
+  }
   std::array<int, 2> ends = {-1, -1};
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) Throw("socketpair", errno);
   Descriptor ours(ends[0], "socketpair");
   const Descriptor theirs(ends[1], "socketpair");
   Spawn(command, theirs.fd);
+  Watch();
+  Talk(ours.Release());
+}
+
+// Hears of its end.
+void WorkerProcess::Watch() {
   const int pidfd = pidfd_open(pid_, 0);
   if (pidfd < 0) {
     const int error = errno;
@@ -73,7 +98,10 @@ WorkerProcess::WorkerProcess(boost::asio::io_context& io, const std::vector<std:
                     [this, here = here_](const boost::system::error_code& error) {
                       if (*here && !error) OnDeath();
                     });
-  channel_ = std::make_shared<ipc::Channel>(io, io, ours.Release());
+}
+
+void WorkerProcess::Talk(int socket_fd) {
+  channel_ = std::make_shared<ipc::Channel>(io_, io_, socket_fd);
   channel_->Start(
       [this, here = here_](google::protobuf::io::ZeroCopyInputStream* stream) {
         ipc::FromWorker message;
@@ -96,56 +124,93 @@ WorkerProcess::WorkerProcess(boost::asio::io_context& io, const std::vector<std:
       });
 }
 
-void WorkerProcess::Spawn(const std::vector<std::string>& command, int socket_fd) {
-  const Descriptor socket(Above(socket_fd), "fcntl");
-  const Descriptor page(Above(page_.fd()), "fcntl");
-  std::vector<std::string> words = command;
-  for (const std::string& word :
-       {std::string("--socket-fd"), std::to_string(kSocket), std::string("--page-fd"), std::to_string(kPage)}) {
-    words.push_back(word);
+void WorkerProcess::Spawn(std::vector<std::string> words, int socket_fd) {
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  std::vector<std::unique_ptr<Descriptor>> handed;
+  if (is_launched_) {
+    words.insert(words.end(), {"--gateway", rendezvous_->folder()});
+    // Launchers read it, and hand it on.
+    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
+  } else {
+    words.insert(words.end(), {"--socket-fd", std::to_string(kSocket), "--page-fd", std::to_string(kPage)});
+    handed.push_back(std::make_unique<Descriptor>(Above(socket_fd), "fcntl"));
+    handed.push_back(std::make_unique<Descriptor>(Above(page_.fd()), "fcntl"));
+    posix_spawn_file_actions_adddup2(&actions, handed[0]->fd, kSocket);
+    posix_spawn_file_actions_adddup2(&actions, handed[1]->fd, kPage);
+    posix_spawn_file_actions_addclosefrom_np(&actions, kPage + 1);
   }
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, socket.fd, kSocket);
-  posix_spawn_file_actions_adddup2(&actions, page.fd, kPage);
-  posix_spawn_file_actions_addclosefrom_np(&actions, kPage + 1);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   // Ctrl-C is for the gateway, which drains.
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-  const int error = posix_spawn(&pid_, argv.front(), &actions, &attributes, argv.data(), environ);
+  const int error = posix_spawnp(&pid_, argv.front(), &actions, &attributes, argv.data(), environ);
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) Throw("posix_spawn", error);
+  if (error != 0) Throw(("posix_spawn " + words.front()).c_str(), error);
 }
 
 WorkerProcess::~WorkerProcess() {
   *here_ = false;
-  channel_->Close();
+  rendezvous_.reset();
+  if (channel_ != nullptr) channel_->Close();
   if (!how_.empty()) return;
   Kill();
-  siginfo_t info{};
-  waitid(P_PIDFD, static_cast<id_t>(pidfd_.native_handle()), &info, WEXITED);
+  const auto wait = [this](int flags) {
+    siginfo_t info{};
+    waitid(P_PIDFD, static_cast<id_t>(pidfd_.native_handle()), &info, WEXITED | flags);
+    return info.si_pid != 0;
+  };
+  if (is_launched_) {
+    const auto deadline = std::chrono::steady_clock::now() + kGrace;
+    while (std::chrono::steady_clock::now() < deadline) {
+      if (wait(WNOHANG)) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    Signal(SIGKILL);
+  }
+  wait(0);
+}
+
+void WorkerProcess::Signal(int number) {
+  if (how_.empty()) pidfd_send_signal(pidfd_.native_handle(), number, nullptr, 0);
 }
 
 void WorkerProcess::Kill() {
-  if (how_.empty()) pidfd_send_signal(pidfd_.native_handle(), SIGKILL, nullptr, 0);
+  if (!is_launched_) return Signal(SIGKILL);
+  const auto now = std::chrono::steady_clock::now();
+  if (asked_to_end_) {  // once: a second request has mpirun leave its processes
+    if (now - *asked_to_end_ >= kGrace) Signal(SIGKILL);
+    return;
+  }
+  asked_to_end_ = now;
+  Signal(SIGTERM);
 }
 
-bool WorkerProcess::IsStopped() const {
+namespace {
+
+bool IsProcessStopped(pid_t pid) {
   // "PID (NAME) STATE ..."; a name may hold anything.
-  std::ifstream file("/proc/" + std::to_string(pid_) + "/stat");
-  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::ostringstream read;
+  read << file.rdbuf();  // one that is gone by now is an error of the file, and throws in an iterator
+  const std::string text = read.str();
   const size_t name_end = text.rfind(") ");
   if (name_end == std::string::npos) return false;
   const char state = text[name_end + 2];
   return state == 'T' || state == 't';
 }
 
+}  // namespace
+
+bool WorkerProcess::IsStopped() const { return IsProcessStopped(pid_) || (worker_ != 0 && IsProcessStopped(worker_)); }
+
 void WorkerProcess::Look() {
+  if (asked_to_end_) Kill();
   if (how_.empty()) return OnDeath();
   if (!heard_all_ && ++looks_ < kMostLooks) return;
   heard_all_ = true;
@@ -158,6 +223,8 @@ void WorkerProcess::OnDeath() {
   waitid(P_PIDFD, static_cast<id_t>(pidfd_.native_handle()), &info, WEXITED | WNOHANG);
   if (info.si_pid == 0) return;  // it lives
   how_ = (info.si_code == CLD_EXITED ? "exit code " : "signal ") + std::to_string(info.si_status);
+  if (channel_ == nullptr) heard_all_ = true;  // nobody has come, and nobody will
+  rendezvous_.reset();
   events_.on_death();
   EndIfAllIsHeard();
 }

@@ -18,7 +18,7 @@ namespace {
 // An operator, written one word at a time.
 struct OpPlace {
   std::atomic<int64_t> layer;
-  std::array<std::atomic<char>, 32> op;
+  std::array<std::atomic<char>, 64> op;
 
   void Write(int of_layer, std::string_view name) {
     layer.store(of_layer, std::memory_order_relaxed);
@@ -53,8 +53,6 @@ struct CrashPage::Layout {
 };
 
 namespace {
-
-constexpr size_t kBytes = 4096;
 
 [[noreturn]] void Throw(const char* call) {
   throw DeviceError(std::string("no crash page: ") + call + ": " + std::strerror(errno));

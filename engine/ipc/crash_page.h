@@ -55,6 +55,7 @@ class CrashPage {
   CrashReport Read() const;
 
   static constexpr size_t kMaxJobs = 440;
+  static constexpr size_t kBytes = 4096;  // of the memory, or the file
 
  private:
   struct Layout;

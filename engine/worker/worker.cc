@@ -304,6 +304,8 @@ std::shared_ptr<Backend> Worker::Marked(std::shared_ptr<Backend> backend, bool i
 
 void Worker::MarkProgress() { state_->page->Mark(-1, "load"); }
 
+void Worker::MarkRank(const std::string& where) { state_->page->Mark(-1, where); }
+
 void Worker::Serve(Engine& engine, const RunnerOptions& options, const Model& model) {
   State& state = *state_;
   RunnerOptions all = options;
@@ -341,12 +343,13 @@ void Worker::Serve(Engine& engine, const RunnerOptions& options, const Model& mo
   }
 }
 
-void Worker::Fail(const std::string& message, int exit_code) {
+void Worker::Fail(const std::string& message, int exit_code, bool lost_rank) {
   State& state = *state_;
   if (state.failed.exchange(true)) return;
   ipc::FromWorker failure;
   failure.mutable_failure()->set_message(message);
   failure.mutable_failure()->set_exit_code(exit_code);
+  failure.mutable_failure()->set_lost_rank(lost_rank);
   state.channel->Send(failure);
   const auto deadline = std::chrono::steady_clock::now() + kFarewell;
   while (!state.channel->sent() && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(kLook);

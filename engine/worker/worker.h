@@ -24,6 +24,8 @@ class Worker {
   // they are done, as those of GPUs do; it then waits after each of them in passes of requests that ended a worker.
   std::shared_ptr<Backend> Marked(std::shared_ptr<Backend> backend, bool issues_ahead);
   void MarkProgress();  // of loading
+  // Where another process of this job is, while this one waits for it. On the thread that waits.
+  void MarkRank(const std::string& where);
 
   // What serves besides the engine: what it was made of, which the gateway compares with what other workers say, and a
   // check that comes between a pass and the gateway's hearing of it (null: none), whose errors end the worker.
@@ -35,8 +37,8 @@ class Worker {
   // Errors: what ended the engine, or the check's; the gateway has been told of no job's end by it.
   void Serve(Engine& engine, const RunnerOptions& options, const Model& model = {});
   // Tells the gateway why this process is about to end, and waits a moment for it to leave. The first cause counts: later
-  // ones are not told.
-  void Fail(const std::string& message, int exit_code);
+  // ones are not told. lost_rank: another process of the job is gone.
+  void Fail(const std::string& message, int exit_code, bool lost_rank = false);
 
  private:
   struct State;

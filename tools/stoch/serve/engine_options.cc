@@ -5,8 +5,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 
 #include "app/command.h"
+#include "kernels/base/error.h"
 
 namespace stoch::cli {
 namespace {
@@ -95,6 +97,21 @@ std::vector<std::string> WorkerCommand(const ServedEngine& options, const std::s
   if (options.device.launch_blocking) command.emplace_back("--launch-blocking");
   if (options.device.verify_transfers) command.emplace_back("--verify-transfers");
   if (options.quiet) command.emplace_back("--quiet");
+  return command;
+}
+
+std::vector<std::string> LaunchedCommand(const ServedEngine& options, const std::vector<std::string>& launch,
+                                         const std::vector<std::string>& gateway_files) {
+  std::vector<std::string> worker = WorkerCommand(options, "", gateway_files);
+  std::error_code error;
+  worker.front() = std::filesystem::read_symlink("/proc/self/exe", error).string();
+  if (error) throw DeviceError("/proc/self/exe: " + error.message());
+  std::vector<std::string> command = launch;
+  command.insert(command.end(), worker.begin(), worker.end());
+  command.insert(command.end(), {"--ranks", "mpi"});
+  const RankOptions& ranks = options.device.ranks;
+  if (!ranks.layers.empty()) command.insert(command.end(), {"--rank-layers", ranks.layers});
+  if (ranks.limit_s > 0) command.insert(command.end(), {"--rank-limit", std::to_string(ranks.limit_s)});
   return command;
 }
 

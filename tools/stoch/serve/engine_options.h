@@ -40,5 +40,9 @@ std::optional<KvFit> KvFitOf(const ServedEngine& options);
 // gateway alone has read, for the worker to say what it finds there.
 std::vector<std::string> WorkerCommand(const ServedEngine& options, const std::string& device,
                                        const std::vector<std::string>& gateway_files);
+// WorkerCommand on ranks, after the words that launch them.
+// Errors: DeviceError where the system does not say what this program is.
+std::vector<std::string> LaunchedCommand(const ServedEngine& options, const std::vector<std::string>& launch,
+                                         const std::vector<std::string>& gateway_files);
 
 }  // namespace stoch::cli

@@ -135,7 +135,7 @@ void SetServerOptions(ServeOptions& options, const std::vector<std::string>& key
   server.api.api_keys.insert(server.api.api_keys.end(), keys.begin(), keys.end());
   server.http.api_threads = static_cast<int>(options.http_threads);
   SetListening(options);
-  const auto workers = static_cast<int64_t>(ReplicaDevices(options).size());
+  const auto workers = static_cast<int64_t>(std::max(ReplicaDevices(options).size(), Launches(options).size()));
   server.http.max_connections = RaiseFileLimit(
       server.http.max_connections, kOtherFiles + kWorkerFiles * (workers - 1) + (server.admin ? kAdminFiles : 0));
   server.http.max_body_bytes = static_cast<uint64_t>(options.max_body_mib) << 20;
@@ -214,7 +214,12 @@ std::unique_ptr<serve::WorkerPool> StartWorkers(const ServeOptions& options, con
                                                 serve::AnswerLog* answers, const serve::LogSink& log) {
   serve::WorkerPool::Options pool_options;
   const std::vector<std::string> devices = ReplicaDevices(options);
-  for (const std::string& device : devices) {
+  const std::vector<std::vector<std::string>> launches = Launches(options);
+  for (const std::vector<std::string>& launch : launches) {
+    pool_options.kind = serve::WorkerProcess::Kind::kLaunched;
+    pool_options.commands.push_back(LaunchedCommand(options.engine, launch, served.gateway_only));
+  }
+  for (const std::string& device : launches.empty() ? devices : std::vector<std::string>()) {
     ServedEngine engine = options.engine;
     engine.sharers = std::count(devices.begin(), devices.end(), device);
     pool_options.commands.push_back(WorkerCommand(engine, device, served.gateway_only));
@@ -266,6 +271,7 @@ ExitCode Run(ServeOptions options) {
   std::signal(SIGBUS, OnBusError);
   ServedModelFiles served = OpenServed(options.engine);  // bad options are told before anything is begun
   (void)ReplicaDevices(options);
+  (void)Launches(options);
   const std::unique_ptr<GrammarChecker> grammars = OpenChecker(served, options.grammar_compile_s);
   // A template that is named has to be there; what a model has for chats can wait until the model is loaded.
   const auto open_chat = [&] { return OpenServedChat(served.tokenizer.get(), options.chat); };
@@ -357,6 +363,7 @@ CommandBody AddServe(CLI::App& command) {
       "Examples:\n"
       "  stoch serve --model demo\n"
       "  stoch serve --model DIR --device cuda:0 --host 0.0.0.0 --port 8000 --api-key KEY\n"
+      "  stoch serve --model DIR --launch \"mpirun -n 2 --host a:1,b:1\"\n"
       "  curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"Once upon a time\", \"max_tokens\": 50}'\n"
       "SIGTERM or Ctrl-C drains; a second one ends at once.");
   auto options = std::make_shared<ServeOptions>();

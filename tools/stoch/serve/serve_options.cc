@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "app/options/chat_options.h"
+#include "app/options/rank_division.h"
 #include "kernels/base/error.h"
 
 namespace stoch::cli {
@@ -86,9 +87,19 @@ void AddEngine(CLI::App& command, ServeOptions* options) {
   CLI::Option* replica_devices =
       command.add_option("--replica-devices", options->replica_devices,
                          "GPUs of each replica: \"0,1;2,3\"; default: --device for each of them");
+  CLI::Option* launch =
+      command
+          .add_option(
+              "--launch", options->launch,
+              "Words that start the worker on ranks, which divide the model: \"mpirun -n 2 --host a:1,b:1\"; ';' "
+              "between those of several replicas")
+          ->excludes(replicas)
+          ->excludes(replica_devices);
+  AddRankDivision(command, &options->engine.device.ranks, launch);
   command.add_flag("--in-process", options->in_process, "No workers: the engine runs in this process, and ends it")
       ->excludes(replicas)
       ->excludes(replica_devices)
+      ->excludes(launch)
       ->excludes(command.get_option("--journal"));
   command.add_option("--default-seed", options->default_seed,
                      "Seed of requests that name none; default: one is drawn for each, and returned");
@@ -266,6 +277,22 @@ std::vector<std::string> ReplicaDevices(const ServeOptions& options) {
                                    devices.size(), *options.replicas));
   }
   return devices;
+}
+
+std::vector<std::vector<std::string>> Launches(const ServeOptions& options) {
+  std::vector<std::vector<std::string>> launches;
+  if (options.launch.empty()) return launches;
+  for (const std::string& launch : CLI::detail::split(options.launch, ';')) {
+    // Blanks between words; quotes keep them together.
+    launches.push_back(CLI::detail::split_up(launch));
+    if (launches.back().empty()) {
+      throw InvalidInput(fmt::format("--launch {}: expected words like mpirun -n 2, got none", options.launch));
+    }
+  }
+  if (!options.engine.arithmetic.files.empty()) {
+    throw InvalidInput("--launch: files of --mp, --smooth and --mask are not told to other ranks");
+  }
+  return launches;
 }
 
 }  // namespace stoch::cli

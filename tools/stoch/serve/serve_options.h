@@ -36,6 +36,7 @@ struct ServeOptions {
   std::optional<int64_t> replicas;  // none: one, or as many as replica_devices names
   std::string replica_devices;
   bool in_process = false;
+  std::string launch;
   std::string journal;
   std::string journal_sync = "normal";
   std::string log_format = "text";
@@ -58,5 +59,8 @@ void CheckKey(const ServeOptions& options);
 
 // "0,1;2,3" as one device for each replica; "" for all of them if --replica-devices is not given. Errors: InvalidInput.
 std::vector<std::string> ReplicaDevices(const ServeOptions& options);
+
+// The words of each launch of --launch, of one replica each; none without it. Errors: InvalidInput.
+std::vector<std::vector<std::string>> Launches(const ServeOptions& options);
 
 }  // namespace stoch::cli

@@ -3,9 +3,12 @@
 
 #include "engine/worker/worker.h"
 
+#include <fmt/format.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <array>
 #include <csignal>
 #include <memory>
 #include <string>
@@ -15,7 +18,10 @@
 #include "app/command.h"
 #include "app/common_options.h"
 #include "engine/grammar/grammar_compiler.h"
+#include "engine/ipc/rendezvous.h"
+#include "engine/ranks/job.h"
 #include "kernels/base/error.h"
+#include "models/decoder/rank_link.h"
 #include "tools/stoch/serve/engine_options.h"
 #include "tools/stoch/serve/log.h"
 #include "tools/stoch/serve/served_files.h"
@@ -28,6 +34,7 @@ struct Options {
   std::vector<std::string> gateway_files;
   int socket_fd = -1;
   int page_fd = -1;
+  std::string gateway;  // instead of both
 };
 
 // Errors: as those of a command; the gateway has them too.
@@ -67,19 +74,41 @@ void Serve(const Options& options, serve::Worker& worker) {
   runner.prefix_reuse = options.engine.prefix_reuse;
   try {
     worker.Serve(*engine, runner, model);
+  } catch (const LostRank& error) {
+    worker.Fail(error.what(), kDeviceFailure, true);
+    throw;
   } catch (const std::exception& error) {
     worker.Fail(error.what(), kDeviceFailure);  // before the engine is taken apart, which takes long on some devices
     throw;
   }
 }
 
+// One that a launcher started, as rank 0: it hears of its gateway where both of them were told.
+ipc::GatewayFds GatewayOf(const Options& options) {
+  if (options.gateway.empty()) return {options.socket_fd, options.page_fd};
+  try {
+    return ipc::ConnectToGateway(options.gateway);
+  } catch (const InvalidInput& error) {
+    std::array<char, 256> host{};
+    gethostname(host.data(), host.size() - 1);
+    throw InvalidInput(
+        fmt::format("{}; rank 0 is on {}: name the gateway's machine first in --launch", error.what(), host.data()));
+  }
+}
+
 ExitCode Run(const Options& options) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // Asked to end are gateways: a worker ends with the last request of its own.
-  std::signal(SIGTERM, SIG_IGN);
-  std::signal(SIGINT, SIG_IGN);
+  // Asked to end are gateways: a worker ends with the last request of its own. Launchers ask all that they have started.
+  if (options.gateway.empty()) {
+    std::signal(SIGTERM, SIG_IGN);
+    std::signal(SIGINT, SIG_IGN);
+  }
   const ServeLog log(options.engine.quiet);
-  serve::Worker worker(options.socket_fd, options.page_fd);
+  const ipc::GatewayFds gateway = GatewayOf(options);
+  serve::Worker worker(gateway.socket_fd, gateway.page_fd);
+  if (RankJob* job = options.engine.device.ranks.job; job != nullptr) {
+    job->link().OnHeartbeat([&worker](const std::string& where) { worker.MarkRank(where); });
+  }
   ExitCode code = kDone;
   std::string why;
   try {
@@ -87,6 +116,13 @@ ExitCode Run(const Options& options) {
   } catch (const InvalidInput& error) {
     code = kBadInput;
     why = error.what();
+  } catch (const LostRank& error) {
+    worker.Fail(error.what(), kDeviceFailure, true);
+    throw;  // the other ranks are ended
+  } catch (const DeviceError& error) {
+    worker.Fail(error.what(), kDeviceFailure);
+    if (options.engine.device.ranks.job != nullptr) throw;
+    return kDeviceFailure;
   } catch (const std::exception& error) {
     code = kDeviceFailure;
     why = error.what();
@@ -102,12 +138,19 @@ CommandBody AddWorker(CLI::App& command) {
   command.group("");  // not for people
   auto options = std::make_shared<Options>();
   AddServedEngine(command, &options->engine);
-  command.add_option("--socket-fd", options->socket_fd, "To the gateway")->required();
+  auto* socket_fd = command.add_option("--socket-fd", options->socket_fd, "To the gateway");
   command.add_option("--sharers", options->engine.sharers, "Workers on the same devices")->check(CLI::Range(1, 64));
   command.add_option("--gateway-file", options->gateway_files, "A file that the gateway read, for comparison")
       ->allow_extra_args(false);
-  command.add_option("--page-fd", options->page_fd, "The crash page")->required();
-  return [options] { return Run(*options); };
+  auto* page_fd = command.add_option("--page-fd", options->page_fd, "The crash page");
+  auto* gateway = command.add_option("--gateway", options->gateway, "A folder with both, of a worker that is launched");
+  gateway->excludes(socket_fd)->excludes(page_fd);
+  socket_fd->needs(page_fd);
+  AddRankOptions(command, &options->engine.device.ranks);
+  return [options] {
+    if (options->gateway.empty() && options->page_fd < 0) throw InvalidInput("stoch worker: is started by stoch serve");
+    return RunOnRanks(&options->engine.device, options->engine.model.model, [options] { return Run(*options); });
+  };
 }
 
 }  // namespace stoch::cli

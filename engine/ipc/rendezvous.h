@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a worker that inherits no descriptors meets its gateway: a folder with a local socket and the crash page, which is
+// gone once they have met.
+#pragma once
+
+#include <sys/types.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <functional>
+#include <string>
+
+namespace stoch::ipc {
+
+// The gateway's side. Threads: that of the io_context.
+class Rendezvous {
+ public:
+  // Makes the folder, mode 0700, in $XDG_RUNTIME_DIR or /tmp. Errors: DeviceError where the system refuses.
+  explicit Rendezvous(boost::asio::io_context& io);
+  // Removes the folder. What was met stays.
+  ~Rendezvous();
+  Rendezvous(const Rendezvous&) = delete;
+  Rendezvous& operator=(const Rendezvous&) = delete;
+
+  const std::string& folder() const { return folder_; }
+  // The descriptor of the crash page, once: who takes it owns it.
+  int TakePage();
+  // Hands over the socket of the first process of this user that connects, and which process that is.
+  void Accept(std::function<void(int socket_fd, pid_t peer)> on_met);
+
+ private:
+  void Remove();
+
+  std::string folder_;
+  int page_fd_ = -1;
+  boost::asio::local::stream_protocol::acceptor acceptor_;
+};
+
+// The worker's side. Owned by who calls.
+struct GatewayFds {
+  int socket_fd = -1, page_fd = -1;
+};
+// Errors: InvalidInput where there is no such folder, or nobody listens there.
+GatewayFds ConnectToGateway(const std::string& folder);
+
+}  // namespace stoch::ipc
