@@ -105,7 +105,7 @@ TEST_F(ChatPrompts, AreThoseRecorded) {
       request.messages = recording["messages"];
       request.add_generation_prompt = recording["add_generation_prompt"];
       const RenderedChat rendered = chat.Render(request);
-      EXPECT_EQ(Chat::Text(rendered), recording["text"]) << model;
+      EXPECT_EQ(Chat::Text(rendered), recording["text"].get<std::string>()) << model;
       EXPECT_EQ(chat.Encode(rendered), recording["ids"].get<Ids>()) << model;
       ++conversations;
     }
