@@ -5,7 +5,7 @@
 #include <array>
 #include <optional>
 
-#include "kernels/sc/sc_closed_form.h"
+#include "kernels/sc/closed_form/closed_form.h"
 
 namespace stoch::cpu {
 namespace {

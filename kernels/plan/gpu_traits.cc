@@ -33,6 +33,7 @@ GpuTraits LimitForTests(GpuTraits traits) {
   traits.is_limited = traits.is_limited || shared < traits.max_shared_bytes;
   traits.max_shared_bytes = std::min(traits.max_shared_bytes, shared);
   if (NumberFrom("STOCH_TEST_NO_WGMMA", 0, 0) != 0) traits.has_wgmma = false;
+  if (NumberFrom("STOCH_TEST_NO_BMMA", 0, 0) != 0) traits.has_binary_mma = traits.has_wgmma = false;
   if (NumberFrom("STOCH_TEST_NO_CLUSTERS", 0, 0) != 0) traits.has_clusters = false;
   traits.max_score_bytes =
       std::min(traits.max_score_bytes, NumberFrom("STOCH_TEST_SCORE_BYTES", traits.max_score_bytes, 1));

@@ -15,6 +15,7 @@ struct GpuTraits {
   int64_t max_shared_bytes = 0;  // shared memory that one block may ask for, static and dynamic together
   bool has_hopper_code = false;  // kernels wait for those before them themselves (programmatic dependent launch)
   bool has_clusters = false;     // thread block clusters: has_hopper_code, and the device launches them
+  bool has_binary_mma = false;   // mma.sync multiplies bits in hardware (8.0 to 9.0; later ones emulate it)
   bool has_wgmma = false;        // warpgroup MMA of sm_90a
   bool is_shared = false;   // kernels of other devices run on the GPU meanwhile: blocks must not wait for each other
   bool is_limited = false;  // by LimitForTests: launches then check what a smaller device would refuse
@@ -32,6 +33,7 @@ struct GpuTraits {
 // `traits` with less than the device has, so that one GPU can test what others run. Variables of the environment:
 //   STOCH_TEST_SHARED_BYTES=N      max_shared_bytes is N at most: 101376 (99 KB) for compute capability 8.6, 8.9, 12.0
 //   STOCH_TEST_NO_WGMMA=1          has_wgmma is false
+//   STOCH_TEST_NO_BMMA=1           has_binary_mma and has_wgmma are false
 //   STOCH_TEST_NO_CLUSTERS=1       has_clusters is false
 //   STOCH_TEST_SCORE_BYTES=N       max_score_bytes is N at most, so that short prompts take many groups
 //   STOCH_TEST_PACKED_POSITIONS=N  max_packed_positions is N at most, for the same reason

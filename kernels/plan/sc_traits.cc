@@ -3,9 +3,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <mutex>
+#include <utility>
+#include <vector>
 
+#include "kernels/sc/closed_form/int8_form.h"
+#include "kernels/sc/closed_form/tile_form.h"
 #include "kernels/sc/sc_residual.h"
-#include "kernels/sc/sc_tile_form.h"
 
 namespace stoch {
 namespace {
@@ -18,9 +22,7 @@ int OnesOf(const ScOperator& op, size_t i) {
   return ones;
 }
 
-}  // namespace
-
-ScTraits MakeScTraits(const ScOperator& op) {
+ScTraits FindTraits(const ScOperator& op) {
   ScTraits traits;
   traits.code = op.code;
   traits.chunk_d = op.config.chunk_d;
@@ -35,8 +37,22 @@ ScTraits MakeScTraits(const ScOperator& op) {
   traits.has_residuals = MakeScResiduals(op).has_value();
   traits.direct_ranks = op.has_streams && RanksAreDirect(op);
   traits.has_tile_form = HasTileForm(op);
+  traits.has_int8_form = HasInt8Form(op);
   traits.has_common_ranks = op.has_streams && op.levels <= 128 && RanksAreCommon(op);
   return traits;
+}
+
+}  // namespace
+
+ScTraits MakeScTraits(const ScOperator& op) {
+  static std::mutex mutex;
+  static std::vector<std::pair<ScConfig, ScTraits>> kept;
+  constexpr size_t kMostKept = 64;
+  const std::lock_guard lock(mutex);
+  const auto found = std::find_if(kept.begin(), kept.end(), [&](const auto& each) { return each.first == op.config; });
+  if (found != kept.end()) return found->second;
+  if (kept.size() == kMostKept) kept.erase(kept.begin());
+  return kept.emplace_back(op.config, FindTraits(op)).second;
 }
 
 bool CountsFitBytes(const ScOperator& op) {

@@ -72,8 +72,8 @@ std::vector<std::string> CheckPlans(const SourceFile& file) {
 
 std::vector<std::string> CheckChooser(const SourceFile& file) {
   // What only choices depend on; gpu_probe fills it in, the backend shows it and knows who shares a GPU.
-  constexpr std::array kTraits = {"has_wgmma",   "is_shared", "split_from",
-                                  "lookup_from", "list_from", "max_score_bytes"};
+  constexpr std::array kTraits = {"has_binary_mma", "has_wgmma", "is_shared",      "split_from",
+                                  "lookup_from",    "list_from", "max_score_bytes"};
   constexpr std::array kMayName = {"kernels/cuda/runtime/gpu_probe.cu", "kernels/cuda/backend.cc",
                                    "kernels/cuda/backend_memory.cc",
                                    "kernels/cuda/linear/fixed_tile.cu"};  // one route: an instruction of its kernel

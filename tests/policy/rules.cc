@@ -124,6 +124,7 @@ std::vector<Layer> MakeLayers() {
   return {
       {"kernels/base/", {}},
       {"kernels/math/", {"kernels/base/"}},
+      {"kernels/sc/closed_form/", {"kernels/base/", "kernels/math/", "kernels/sc/"}},
       {"kernels/sc/hardware/", {"kernels/base/", "kernels/math/", "kernels/sc/"}},
       {"kernels/sc/", {"kernels/base/", "kernels/math/"}},
       {"kernels/plan/attention/", planned},

@@ -14,7 +14,7 @@ namespace stoch::cpu {
 // op->counts.
 //
 // Many operators have rows of a quarter of that, 16 entries twice, in one of two forms.
-// Averages, form B of kernels/sc/sc_closed_form.h in blocks of 8 cycles: with v = level + (level > 63) the count is
+// Averages, form B of kernels/sc/closed_form/closed_form.h in blocks of 8 cycles: with v = level + (level > 63) the count is
 // (first[v >> 4] + second[v & 15]) / 2 rounded down. Where the instruction set's average rounds up, entries are stored
 // as their complements, whose average is the complement of the count.
 // Stairs, where a row rises by at most 1 within every 8 levels: first[level / 8] + popcount(second[level / 8] & mask),

@@ -43,6 +43,7 @@ GpuTraits ProbeGpu(int ordinal) {
   traits.max_shared_bytes = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
   traits.has_hopper_code = compiled->architecture >= 90;
   traits.has_clusters = traits.has_hopper_code && clusters != 0;
+  traits.has_binary_mma = properties.major < 10;
   traits.has_wgmma = compiled->wgmma != 0;
   return LimitForTests(traits);
 }

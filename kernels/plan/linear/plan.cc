@@ -27,9 +27,20 @@ LinearShape FirstLaunch(const LinearShape& shape) {
           shape.out_features.first(std::min<size_t>(shape.out_features.size(), kMaxScTasks))};
 }
 
+const char* TileFormText(TileForm form) {
+  switch (form) {
+    case TileForm::kStreams: return " (streams)";
+    case TileForm::kClosed: return " (closed form)";
+    case TileForm::kInt8: break;
+  }
+  return " (closed form, int8)";
+}
+
 std::string WithTile(const LinearPlan& plan) {
   std::string text(LinearRouteName(plan.route));
-  return plan.tile_tokens > 0 ? text + " x" + std::to_string(plan.tile_tokens) : text;
+  if (plan.tile_tokens > 0) text += " x" + std::to_string(plan.tile_tokens);
+  const bool tiles = plan.route == LinearRoute::kScTiles || plan.route == LinearRoute::kScTilesSplit;
+  return tiles ? text + TileFormText(plan.tile_form) : text;
 }
 
 // A prompt by the groups that its lengths make.

@@ -57,6 +57,13 @@ enum class ScQuantizer : uint8_t {
   kStreams,  // sc/tensor_core/streams.cu: codes go to streams without passing through device memory
 };
 
+// How tiles of kScTiles and kScTilesSplit count.
+enum class TileForm : uint8_t {
+  kStreams,  // bits of activations and thermometers of weights, in binary products
+  kClosed,   // the closed form: fewer bits, and int8 elements (kernels/sc/closed_form/tile_form.h)
+  kInt8,     // the closed form without binary products (kernels/sc/closed_form/int8_form.h)
+};
+
 // How blocks of kScBatch share the chunks of all tiles.
 struct BatchShares {
   int blocks = 0;
@@ -68,8 +75,9 @@ struct BatchShares {
 struct LinearPlan {
   LinearRoute route = LinearRoute::kScGeneric;
   ScQuantizer quantizer = ScQuantizer::kByRow;
-  int tile_tokens = 0;       // rows of x of a launch, or of a tile; 0 where neither is cut
-  int stages = 0;            // of a ring (kScBatch, kScPrompt); pairs of tiles ahead (kScFew, kScTable)
+  int tile_tokens = 0;  // rows of x of a launch, or of a tile; 0 where neither is cut
+  int stages = 0;       // of a ring (kScBatch, kScPrompt); pairs of tiles ahead (kScFew, kScTable)
+  TileForm tile_form = TileForm::kStreams;
   int blocks = 0;            // of the grid; 0 where it follows from tiles alone or from what is resident
   int staged = 0;            // kScDecode: chunks that a block stages at a time
   BatchShares shares;        // kScBatch

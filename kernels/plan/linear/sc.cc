@@ -226,6 +226,26 @@ bool MakesStreams(const GpuTraits& gpu, const ScTraits& sc, const ScDims& dims, 
          StreamTableBytes(sc.masks, sc.levels, dims) + kStreamCodeBytes <= gpu.max_shared_bytes;
 }
 
+// Shared memory of tiles: what a block keeps, and a stage's operands of the tokens.
+struct TileShared {
+  int stages;
+  int stage_dims;
+  int64_t operand_bytes;  // of a stage
+  int64_t table_bytes;    // of the block
+};
+TileShared TileSharedOf(TileForm form, const ScTraits& sc, const StreamShape& streams) {
+  const int64_t tokens = streams.tile_tokens;
+  switch (form) {
+    case TileForm::kClosed: return {kTileFormStages, kTileFormDims, tokens * kTileFormTokenBytes, kTileFormTableBytes};
+    case TileForm::kInt8:
+      return {kTileInt8Stages, kTileInt8Dims, tokens * kTileInt8TokenBytes,
+              TileRows(streams.tile_tokens) / 32 * kTileFlipBytes};
+    case TileForm::kStreams: break;
+  }
+  if (IsUsual(sc)) return {kTileStages, kTileDims, streams.block_bytes(), 0};
+  return {kTileTableStages, kTileDims, streams.block_bytes(), RankTableBytes(sc, streams)};
+}
+
 ScQuantizer QuantizerOf(const ScTraits& sc, const ScDims& dims, int64_t tokens) {
   const bool by_chunk = tokens <= kMaxBatchWgmmaTokens && sc.code == ScCode::kSignMagnitude && sc.scope_rows == 1 &&
                         dims.chunk_d <= kDecodeChunkDims;
@@ -245,9 +265,11 @@ bool CanPrefillWgmma(const GpuTraits& gpu, const ScTraits& sc, bool mixed) {
          2;  // a consumer holds one, one is filled
 }
 
-int64_t TileFormBytes(const ScDims& dims, int64_t tokens, int tile_tokens) {
-  return dims.chunks * DivideUp(dims.chunk_stride, kTileFormDims) * DivideUp(tokens, tile_tokens) * tile_tokens *
-         kTileFormTokenBytes;
+int64_t TileOperandBytes(TileForm form, const ScDims& dims, int64_t tokens, int tile_tokens) {
+  STOCH_CHECK(form != TileForm::kStreams);
+  const bool int8 = form == TileForm::kInt8;
+  return dims.chunks * DivideUp(dims.chunk_stride, int8 ? kTileInt8Dims : kTileFormDims) *
+         DivideUp(tokens, tile_tokens) * tile_tokens * (int8 ? kTileInt8TokenBytes : kTileFormTokenBytes);
 }
 
 LinearPlan PlanScTiles(const GpuTraits& gpu, const ScTraits& sc, const LinearShape& shape, std::optional<bool> split) {
@@ -267,17 +289,16 @@ LinearPlan PlanScTiles(const GpuTraits& gpu, const ScTraits& sc, const LinearSha
   plan.quantizer = QuantizerOf(sc, dims, shape.tokens);
   plan.quantize_bytes = QuantizeBytes(sc, shape, dims, plan.quantizer);
   const StreamShape streams = MakeStreamShape(dims, shape.tokens, plan.tile_tokens, sc.stoc_len);
-  const bool formed = TakesTileForm(sc);
-  const bool usual = formed || IsUsual(sc);
+  plan.tile_form = TileFormOf(gpu, sc);
+  const TileShared shared = TileSharedOf(plan.tile_form, sc, streams);
   const int rows = TileRows(plan.tile_tokens);
-  plan.stages = formed ? kTileFormStages : usual ? kTileStages : kTileTableStages;
+  plan.stages = shared.stages;
   const int64_t scale_bytes = is_split ? 0 : (rows + plan.tile_tokens) * kFloat;
-  const int64_t stage_bytes = scale_bytes + (formed ? plan.tile_tokens * kTileFormTokenBytes + rows * kTileFormDims
-                                                    : streams.block_bytes() + rows * kTileDims);
-  plan.shared_bytes = plan.stages * stage_bytes + (formed  ? kTileFormTableBytes
-                                                   : usual ? 0
-                                                           : RankTableBytes(sc, streams));
-  const int64_t operand_bytes = formed ? TileFormBytes(dims, shape.tokens, plan.tile_tokens) : streams.bytes();
+  plan.shared_bytes =
+      shared.table_bytes + plan.stages * (shared.operand_bytes + rows * shared.stage_dims + scale_bytes);
+  const int64_t operand_bytes = plan.tile_form == TileForm::kStreams
+                                    ? streams.bytes()
+                                    : TileOperandBytes(plan.tile_form, dims, shape.tokens, plan.tile_tokens);
   plan.launch_bytes = ScratchLayout::Aligned(operand_bytes) + ScratchLayout::Aligned(streams.scale_count() * kFloat);
   plan.blocks = static_cast<int>(tiles_of(plan.tile_tokens));
   if (!is_split) return plan;
@@ -350,7 +371,7 @@ LinearPlan PlanScLinear(const GpuTraits& gpu, const ScTraits& sc, const LinearSh
   if (!CanPrefill(sc)) return with_quantizer(LinearPlan{});
   plan = CanPrefillWgmma(gpu, sc) ? PlanScPrefill(gpu, sc, shape) : PlanScTiles(gpu, sc, shape);
   if (!Fits(gpu, plan.shared_bytes, 0)) return with_quantizer(LinearPlan{});  // hundreds of masks of two halves
-  const bool streams = plan.route == LinearRoute::kScPrompt || !TakesTileForm(sc);
+  const bool streams = plan.route == LinearRoute::kScPrompt || plan.tile_form == TileForm::kStreams;
   if (streams && MakesStreams(gpu, sc, dims, tokens, pass.aligned)) plan.quantizer = ScQuantizer::kStreams;
   return plan;
 }

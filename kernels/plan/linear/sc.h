@@ -28,10 +28,13 @@ bool CanDecodeMixed(const ScTraits& sc, int64_t in_features);
 // A plan of kScPrompt, whatever PlanScLinear would choose; for tests, and for mixed: rows of several lengths, of which
 // `sc` is the longest. Requires: CanPrefillWgmma.
 LinearPlan PlanScPrefill(const GpuTraits& gpu, const ScTraits& sc, const LinearShape& shape, bool mixed = false);
-// Whether tiles of such an operator are computed by its closed form: streams of 64 cycles and fewer are shorter.
-constexpr bool TakesTileForm(const ScTraits& sc) { return sc.has_tile_form && sc.stoc_len > 64; }
-// Bytes of the operands of all tokens by the closed form.
-int64_t TileFormBytes(const ScDims& dims, int64_t tokens, int tile_tokens);
+// The form of tiles of such an operator: streams of 64 cycles and fewer are shorter than the closed form.
+constexpr TileForm TileFormOf(const GpuTraits& gpu, const ScTraits& sc) {
+  if (!gpu.has_binary_mma && sc.has_int8_form) return TileForm::kInt8;
+  return sc.has_tile_form && sc.stoc_len > 64 ? TileForm::kClosed : TileForm::kStreams;
+}
+// Bytes of the operands of all tokens. Requires: a closed form.
+int64_t TileOperandBytes(TileForm form, const ScDims& dims, int64_t tokens, int tile_tokens);
 // A plan of kScTilesSplit or kScTiles, of `split` where it has a value (tests). Requires: CanPrefill.
 LinearPlan PlanScTiles(const GpuTraits& gpu, const ScTraits& sc, const LinearShape& shape,
                        std::optional<bool> split = {});
@@ -77,6 +80,11 @@ inline constexpr int kTileFormDims = 32;
 inline constexpr int64_t kTileFormTableBytes = 8192;  // words of all codes
 // Bytes of a stage and token: bits, elements of three int8 products, and steps, a word a digit for 32 tokens.
 inline constexpr int kTileFormTokenBytes = kTileFormDims * 4 + kTileFormDims * 3 + kTileFormDims * 24 * 4 / 32;
+inline constexpr int kTileInt8Stages = 4;  // of 16 dimensions, by the closed form in int8
+inline constexpr int kTileInt8Dims = 16;
+// Elements; two bits a digit, a word for 32 tokens; 16 bits of constants.
+inline constexpr int kTileInt8TokenBytes = kTileInt8Dims * 8 + kTileInt8Dims * 25 * 2 * 4 / 32 + 2;
+inline constexpr int kTileFlipBytes = 32 * 9 * 4;  // of a warp: counters of 32 rows and tokens change places
 inline constexpr int64_t kTileCombineBytes = 96 * 1024;
 // kScBatch, kScPrompt.
 inline constexpr int kRingHeaderBytes = 256;

@@ -60,7 +60,8 @@ TEST(AttentionRoute, OfEveryGpu) {
       {"RTX 5090", {resident, resident, split_resident, "tiles"}},
       {"RTX 5090 from PTX", {resident, resident, split_resident, "tiles"}},
       {"H200 with 99 KB", {resident, resident, split_resident, "tiles"}},
-      {"H200 without wgmma", {lookup1, lookup8, split_lookup, "tiles"}}};
+      {"H200 without wgmma", {lookup1, lookup8, split_lookup, "tiles"}},
+      {"H200 without binary MMA", {lookup1, lookup8, split_lookup, "tiles"}}};
   for (const test::GpuModel& gpu : test::GpuModels()) {
     SCOPED_TRACE(gpu.name);
     ASSERT_TRUE(rows.contains(gpu.name));

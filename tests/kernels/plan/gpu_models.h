@@ -24,6 +24,7 @@ inline GpuTraits TraitsOf(int capability, int sms, int64_t shared_kb, int code) 
   traits.max_shared_bytes = shared_kb << 10;
   traits.has_hopper_code = code >= 90;
   traits.has_clusters = code >= 90;
+  traits.has_binary_mma = capability < 100;
   traits.has_wgmma = code == 90;  // native code for 9.0 is that of 9.0a
   return traits;
 }
@@ -48,6 +49,9 @@ inline std::vector<GpuModel> GpuModels() {
   GpuModel plain{"H200 without wgmma", H200()};
   plain.traits.has_wgmma = false;
   models.push_back(plain);
+  GpuModel bytes{"H200 without binary MMA", H200()};
+  bytes.traits.has_wgmma = bytes.traits.has_binary_mma = false;
+  models.push_back(bytes);
   return models;
 }
 

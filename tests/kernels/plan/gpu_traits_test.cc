@@ -18,6 +18,7 @@ class LimitForTestsTest : public testing::Test {
   void TearDown() override {
     unsetenv("STOCH_TEST_SHARED_BYTES");
     unsetenv("STOCH_TEST_NO_WGMMA");
+    unsetenv("STOCH_TEST_NO_BMMA");
     unsetenv("STOCH_TEST_SCORE_BYTES");
     unsetenv("STOCH_TEST_PACKED_POSITIONS");
   }
@@ -55,6 +56,14 @@ TEST_F(LimitForTestsTest, GroupsOfTilesGetSmaller) {
 
 TEST_F(LimitForTestsTest, WgmmaIsTakenAway) {
   setenv("STOCH_TEST_NO_WGMMA", "1", 1);
+  EXPECT_FALSE(LimitForTests(test::H200()).has_wgmma);
+  EXPECT_TRUE(LimitForTests(test::H200()).has_binary_mma);
+  EXPECT_TRUE(LimitForTests(test::H200()).has_hopper_code);
+}
+
+TEST_F(LimitForTestsTest, WithoutBinaryMmaThereIsNoWgmma) {
+  setenv("STOCH_TEST_NO_BMMA", "1", 1);
+  EXPECT_FALSE(LimitForTests(test::H200()).has_binary_mma);
   EXPECT_FALSE(LimitForTests(test::H200()).has_wgmma);
   EXPECT_TRUE(LimitForTests(test::H200()).has_hopper_code);
 }

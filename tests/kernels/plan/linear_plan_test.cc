@@ -4,10 +4,12 @@
 
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "kernels/plan/linear/sc.h"
 #include "kernels/sc/sc_config.h"
+#include "kernels/sc/sc_parameters.h"
 #include "tests/kernels/plan/gpu_models.h"
 
 namespace stoch {
@@ -95,7 +97,7 @@ TEST(ScLinearPlan, FitsEveryGpuForEveryNumberOfTokens) {
       }
     }
   }
-  EXPECT_EQ(plans, 13 * 13 * 8 * 2048);
+  EXPECT_EQ(plans, 13 * 14 * 8 * 2048);
 }
 
 TEST(ScLinearPlan, ScratchNeverShrinksWithTheLimit) {
@@ -230,9 +232,37 @@ TEST(ScLinearPlan, SmallSharedMemoryHasExactFallbacks) {
   EXPECT_EQ(plan(2048).stages, kTileFormStages);
   // Short streams are fewer bits than the closed form, other sources have none.
   for (const char* config : {"halve=1,chunk_d=128,stoc_len=64", "halve=1,chunk_d=128,source=vdc"}) {
-    EXPECT_FALSE(TakesTileForm(TraitsFor(config))) << config;
+    EXPECT_EQ(TileFormOf(rtx, TraitsFor(config)), TileForm::kStreams) << config;
   }
-  EXPECT_TRUE(TakesTileForm(sc));
+  EXPECT_EQ(TileFormOf(rtx, sc), TileForm::kClosed);
+}
+
+TEST(ScLinearPlan, TilesWithoutBinaryMmaAreInt8Alone) {
+  const ScTraits sc = TraitsFor("halve=1,chunk_d=128");
+  const GpuTraits rtx = test::TraitsOf(120, 170, 99, 120);
+  const Shape shape{4096, {4096}};
+  for (const auto& [tokens, route, tile] : {std::tuple{17, LinearRoute::kScTilesSplit, 32},
+                                            {64, LinearRoute::kScTilesSplit, 64},
+                                            {2048, LinearRoute::kScTiles, 64}}) {
+    const LinearPlan plan = PlanScLinear(rtx, sc, {tokens, shape.in_features, shape.out_features});
+    EXPECT_EQ(plan.route, route) << tokens;
+    EXPECT_EQ(plan.tile_tokens, tile) << tokens;
+    EXPECT_EQ(plan.tile_form, TileForm::kInt8) << tokens;
+    EXPECT_EQ(plan.stages, kTileInt8Stages) << tokens;
+    EXPECT_LE(plan.shared_bytes, 99 << 10) << tokens;
+  }
+  // People see it.
+  LinearSpec spec;
+  spec.precision = Precision::kSc;
+  ScConfig config;
+  SetScParameter(config, "halve", "1");
+  SetScParameter(config, "chunk_d", "128");
+  spec.sc = MakeScOperator(config);
+  EXPECT_EQ(LinearRouteText(rtx, spec, {2048, shape.in_features, shape.out_features}), "tiles x64 (closed form, int8)");
+  EXPECT_EQ(LinearRouteText(test::TraitsOf(89, 128, 99, 89), spec, {32, shape.in_features, shape.out_features}),
+            "tiles-split x32 (closed form)");
+  // Bits of other sources are emulated.
+  EXPECT_EQ(TileFormOf(rtx, TraitsFor("halve=1,chunk_d=128,source=vdc")), TileForm::kStreams);
 }
 
 }  // namespace

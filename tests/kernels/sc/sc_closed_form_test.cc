@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which operators have the closed form, and that it is their counts.
-#include "kernels/sc/sc_closed_form.h"
-
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -10,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/sc/closed_form/closed_form.h"
 #include "kernels/sc/number_source.h"
 
 namespace stoch {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/sc/sc_tile_form.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "kernels/sc/closed_form/tile_form.h"
 #include "kernels/sc/sc_parameters.h"
 
 namespace stoch {
@@ -32,7 +31,7 @@ TEST(ScTileForm, GivesEverySignedProduct) {
       ASSERT_TRUE(entries.has_value());
       for (int mask = 0; mask < op->masks; ++mask) {
         for (int a = 0; a < 256; ++a) {
-          const ScTileEntry& entry = (*entries)[static_cast<size_t>(mask * 256 + a)];
+          const ScTileEntry& entry = (*entries)[static_cast<size_t>(mask) * 256 + static_cast<size_t>(a)];
           ASSERT_EQ(entry.bits & ~kTileFormBits, 0u);
           ASSERT_EQ(entry.low_steps & 1, 0);  // a boundary of 16 h reads no step
           for (int b = 0; b < 256; ++b) {

@@ -89,6 +89,9 @@ const TableCache::Entry& TableCache::Find(const ScOperator& op) {
   const std::optional<ScResiduals> residuals = MakeScResiduals(op);
   const std::optional<std::vector<ScTileEntry>> tile_entries = MakeScTileEntries(op);
   STOCH_CHECK(tile_entries.has_value() == HasTileForm(op));
+  const std::optional<std::vector<ScInt8Entry>> int8_entries = MakeScInt8Entries(op);
+  STOCH_CHECK(int8_entries.has_value() == HasInt8Form(op));
+  const size_t int8_bytes = int8_entries ? int8_entries->size() * sizeof(ScInt8Entry) : 0;
   const size_t tile_bytes = tile_entries ? tile_entries->size() * sizeof(ScTileEntry) : 0;
   ScratchLayout layout;
   const auto add = [&](size_t bytes) { return static_cast<size_t>(layout.AddBytes(static_cast<int64_t>(bytes))); };
@@ -98,6 +101,7 @@ const TableCache::Entry& TableCache::Find(const ScOperator& op) {
   const size_t at_factors = add(residuals ? residuals->factors.size() * sizeof(ResidualFactors) : 0);
   const size_t at_residuals = add(residuals ? residuals->residuals.size() * sizeof(uint32_t) : 0);
   const size_t at_tiles = add(tile_bytes);
+  const size_t at_int8 = add(int8_bytes);
   const size_t at_streams = add(op.streams_a.size() * sizeof(uint64_t));
   const size_t at_ranks = add(op.ranks_b.size() * sizeof(uint16_t));
 
@@ -115,6 +119,7 @@ const TableCache::Entry& TableCache::Find(const ScOperator& op) {
     upload(at_residuals, residuals->residuals.data(), residuals->residuals.size() * sizeof(uint32_t));
   }
   if (tile_entries) upload(at_tiles, tile_entries->data(), tile_bytes);
+  if (int8_entries) upload(at_int8, int8_entries->data(), int8_bytes);
   upload(at_streams, op.streams_a.data(), op.streams_a.size() * sizeof(uint64_t));
   upload(at_ranks, op.ranks_b.data(), op.ranks_b.size() * sizeof(uint16_t));
 
@@ -127,6 +132,7 @@ const TableCache::Entry& TableCache::Find(const ScOperator& op) {
     t.residuals = reinterpret_cast<const uint32_t*>(base + at_residuals);
   }
   if (tile_entries) t.tile_entries = reinterpret_cast<const ScTileEntry*>(base + at_tiles);
+  if (int8_entries) t.int8_entries = reinterpret_cast<const ScInt8Entry*>(base + at_int8);
   if (op.has_streams) {
     // 64-bit words of a little-endian host are pairs of 32-bit words in the order the kernels want.
     t.streams = reinterpret_cast<const uint32_t*>(base + at_streams);

@@ -8,8 +8,9 @@
 
 #include "kernels/base/buffer.h"
 #include "kernels/plan/sc_traits.h"
+#include "kernels/sc/closed_form/int8_form.h"
+#include "kernels/sc/closed_form/tile_form.h"
 #include "kernels/sc/sc_operator.h"
-#include "kernels/sc/sc_tile_form.h"
 
 namespace stoch::cuda {
 
@@ -34,6 +35,7 @@ struct ScTables {
   const uint32_t* factors = nullptr;          // [masks][kResidualLevels], a byte a term
   const uint32_t* residuals = nullptr;        // [masks][kResidualLevels][kResidualWords]
   const ScTileEntry* tile_entries = nullptr;  // MakeScTileEntries [masks][256]; null where there are none
+  const ScInt8Entry* int8_entries = nullptr;  // MakeScInt8Entries [masks][256]; null where there are none
   // ScOperator::streams_a as 32-bit words (bit j in word j / 32) and ranks_b; null without streams.
   const uint32_t* streams = nullptr;  // [masks][levels][stream_words]
   const uint16_t* ranks = nullptr;    // [masks][levels], 0..stoc_len

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loop body of tiles by the closed form of an operator (kernels/sc/sc_tile_form.h): a product is 23 stream bits, three int8
+// Loop body of tiles by the closed form of an operator (kernels/sc/closed_form/tile_form.h): a product is 23 stream bits, three int8
 // elements and one residual bit, where streams have 128 bits.
 //
 // Operands of a stage of 32 dimensions, a word of quad t is of dimensions 4t to 4t + 3 of a block of 16:
@@ -105,7 +105,7 @@ struct ClosedFormBody {
   }
 
   // Adds a stage.
-  __device__ __forceinline__ void Multiply(const uint8_t* operands, int /*i*/, int warp, int lane,
+  __device__ __forceinline__ void Multiply(const uint8_t* operands, int /*i*/, bool /*last*/, int warp, int lane,
                                            Sums<S>& sums) const {
     const auto* const stage = reinterpret_cast<const uint32_t*>(operands);
     uint32_t columns[4];  // the residual bit of a token of each of four tiles

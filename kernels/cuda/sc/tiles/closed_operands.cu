@@ -4,6 +4,7 @@
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/sc/tiles/closed_form.cuh"
 #include "kernels/cuda/sc/tiles/closed_operands.h"
+#include "kernels/cuda/sc/tiles/transpose_bits.cuh"
 
 namespace stoch::cuda {
 namespace {
@@ -13,6 +14,7 @@ using tiles::kClosedBlocks;
 using tiles::kClosedGroup;
 using tiles::kHighWords;
 using tiles::kStepWords;
+using tiles::TransposeBits;
 
 constexpr int kWarpDims = 8;  // dimensions of a warp, for 32 tokens
 constexpr int kStageDims = kClosedBlocks * kTileDims;
@@ -27,19 +29,6 @@ struct OperandArgs {
   uint32_t* operands = nullptr;
   float* scales = nullptr;
 };
-
-// Bit j of lane n's word becomes bit n of lane j's.
-__device__ __forceinline__ uint32_t TransposeBits(uint32_t word, int lane) {
-  constexpr uint32_t kLow[5] = {0x55555555, 0x33333333, 0x0f0f0f0f, 0x00ff00ff, 0x0000ffff};
-#pragma unroll
-  for (int i = 4; i >= 0; --i) {
-    const int step = 1 << i;
-    const uint32_t other = __shfl_xor_sync(kAllLanes, word, step);
-    word = (lane & step) == 0 ? (word & kLow[i]) | (other & kLow[i]) << step
-                              : (word & ~kLow[i]) | (other >> step & kLow[i]);
-  }
-  return word;
-}
 
 // Block (x, y): stage x of all chunks for token tile y. A warp has kWarpDims dimensions of 32 tokens, a token a lane.
 template <int kTokens>

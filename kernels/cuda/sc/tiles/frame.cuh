@@ -16,6 +16,7 @@
 #include "kernels/cuda/device/shared_address.cuh"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/sc/batch/outputs.cuh"
+#include "kernels/plan/linear/sc.h"
 
 namespace stoch::cuda::tiles {
 
@@ -234,7 +235,7 @@ __device__ __forceinline__ void AddChunk(const float* scales, float gain, const 
   }
 }
 
-// The kernel. Body::Multiply adds the products of a stage.
+// The kernel. Body::Multiply adds the products of a stage, all that is left of a chunk with its last one.
 template <typename S, typename Body>
 __device__ __forceinline__ void RunTiles(const TileArgs& args, Body& body, uint8_t* ring) {
   using Copier = StageCopier<S, Body>;
@@ -268,7 +269,7 @@ __device__ __forceinline__ void RunTiles(const TileArgs& args, Body& body, uint8
       copier.Issue();
       WaitAtCopyBarrier(barriers.full(place.slot), place.parity);
       const uint8_t* const stage = ring + place.slot * Copier::kBytes;
-      body.Multiply(stage, i, warp, lane, sums);
+      body.Multiply(stage, i, i + 1 == stages, warp, lane, sums);
       if constexpr (!S::kPartials) {
         if (i + 1 == stages)
           AddChunk<S>(reinterpret_cast<const float*>(stage + Copier::kScales), args.outputs.gain, sums, y);
@@ -306,5 +307,22 @@ __device__ __forceinline__ void RunTiles(const TileArgs& args, Body& body, uint8
     }
   }
 }
+
+// RunTiles, and what becomes of partial sums. `memory`: all of the block's shared memory, of which `ring` is the end.
+template <typename S, typename Body>
+__device__ __forceinline__ void RunKernel(const TileArgs& args, uint8_t* memory, uint8_t* ring, Body& body) {
+  static_assert(S::kStages * StageCopier<S, Body>::kBytes <= 99 * 1024);
+  RunTiles<S>(args, body, ring);
+  if constexpr (S::kPartials) {
+    WaitForAllCopies();
+    __syncthreads();  // the ring is free
+    ReduceManyTokens<S::kWarps, static_cast<int>(kTileCombineBytes)>(args.outputs, memory,
+                                                                     [&] { args.barrier.Wait(); });
+  }
+}
+
+using Kernel = void (*)(TileArgs);
+// The kernel of int8_tiles.cu, which holds no binary product. Requires: split where tile_tokens is kTileTokensNarrow.
+Kernel Int8Kernel(int tile_tokens, bool split);
 
 }  // namespace stoch::cuda::tiles

@@ -19,7 +19,8 @@ struct StreamBody {
   uint32_t table;  // shared address of the rank table
 
   // Adds stage i of a chunk. 2 kWords steps of 256 bits of the inner dimension, then the correction of signs.
-  __device__ __forceinline__ void Multiply(const uint8_t* operands, int i, int warp, int lane, Sums<S>& sums) const {
+  __device__ __forceinline__ void Multiply(const uint8_t* operands, int i, bool /*last*/, int warp, int lane,
+                                           Sums<S>& sums) const {
     const int block = i / kHalves;
     const uint32_t quad = static_cast<uint32_t>(lane) % 4;
     const auto* const mine = reinterpret_cast<const uint32_t*>(operands + kOperandBytes + warp * kTileBytes) + lane;

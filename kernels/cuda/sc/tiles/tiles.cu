@@ -11,19 +11,8 @@
 namespace stoch::cuda {
 namespace {
 
+using tiles::Kernel;
 using tiles::TileArgs;
-
-template <typename S, typename Body>
-__device__ __forceinline__ void RunKernel(const TileArgs& args, uint8_t* memory, uint8_t* ring, Body& body) {
-  static_assert(S::kStages * tiles::StageCopier<S, Body>::kBytes <= 99 * 1024);
-  tiles::RunTiles<S>(args, body, ring);
-  if constexpr (S::kPartials) {
-    WaitForAllCopies();
-    __syncthreads();  // the ring is free
-    ReduceManyTokens<S::kWarps, static_cast<int>(kTileCombineBytes)>(args.outputs, memory,
-                                                                     [&] { args.barrier.Wait(); });
-  }
-}
 
 template <typename S, int kWords, int kHalves, bool kTable>
 __global__ void __launch_bounds__(S::kThreads, 1) StreamTilesKernel(const __grid_constant__ TileArgs args) {
@@ -35,7 +24,7 @@ __global__ void __launch_bounds__(S::kThreads, 1) StreamTilesKernel(const __grid
     ring += kHalves * max(args.masks, 16) * 128;
   }
   tiles::StreamBody<S, kWords, kHalves, kTable> body{args, SharedAddress(memory)};
-  RunKernel<S>(args, memory, ring, body);
+  tiles::RunKernel<S>(args, memory, ring, body);
 }
 
 template <typename S>
@@ -44,18 +33,17 @@ __global__ void __launch_bounds__(S::kThreads, 1) ClosedFormTilesKernel(const __
   StartNext();
   tiles::FillWordTable(reinterpret_cast<uint32_t*>(memory));
   tiles::ClosedFormBody<S> body{SharedAddress(memory) + threadIdx.x % tiles::kWordCopies * 4};
-  RunKernel<S>(args, memory, memory + tiles::kWordTableBytes, body);
+  tiles::RunKernel<S>(args, memory, memory + tiles::kWordTableBytes, body);
 }
 
-using Kernel = void (*)(TileArgs);
-
 template <int kTokens, bool kPartials>
-Kernel Choose(bool form, int words, int halves, bool table) {
+Kernel Choose(TileForm form, int words, int halves, bool table) {
   constexpr int kWarps = kTokens == kTileTokensNarrow ? 16 : 8;
   using Direct = tiles::Shape<kTokens, kWarps, kTileStages, kPartials>;
   using Looked = tiles::Shape<kTokens, kWarps, kTileTableStages, kPartials>;
   using Formed = tiles::Shape<kTokens, kWarps, kTileFormStages, kPartials>;
-  if (form) return ClosedFormTilesKernel<Formed>;
+  if (form == TileForm::kClosed) return ClosedFormTilesKernel<Formed>;
+  if (form == TileForm::kInt8) return tiles::Int8Kernel(kTokens, kPartials);
   if (!table) return StreamTilesKernel<Direct, 4, 1, false>;
   if (halves == 2) return words == 3 ? StreamTilesKernel<Looked, 3, 2, true> : StreamTilesKernel<Looked, 4, 2, true>;
   switch (words) {
@@ -74,12 +62,13 @@ void LaunchScTiles(DeviceContext& ctx, const LinearPlan& plan, const ScOperator&
   const ScTables& tables = ctx.tables.Get(op);
   const bool split = plan.route == LinearRoute::kScTilesSplit;
   const bool narrow = plan.tile_tokens == kTileTokensNarrow;
-  const bool form = TakesTileForm(ctx.tables.Traits(op));
-  const bool table = !form && (tables.stoc_len != 128 || !tables.direct_ranks);
+  const TileForm form = plan.tile_form;
+  const bool formed = form != TileForm::kStreams;
+  const bool table = !formed && (tables.stoc_len != 128 || !tables.direct_ranks);
   const int threads = narrow ? 512 : 256;  // and weight rows of a tile
   const StreamShape shape = MakeStreamShape(a.dims, a.tokens, plan.tile_tokens, tables.stoc_len);
   Scratch scratch(ctx.workspace);
-  const int64_t operand_bytes = form ? TileFormBytes(a.dims, a.tokens, plan.tile_tokens) : shape.bytes();
+  const int64_t operand_bytes = formed ? TileOperandBytes(form, a.dims, a.tokens, plan.tile_tokens) : shape.bytes();
   auto* const operands = scratch.Take<uint8_t>(operand_bytes);
   auto* const scales = scratch.Take<float>(shape.scale_count());
   TileArgs args;
@@ -89,7 +78,7 @@ void LaunchScTiles(DeviceContext& ctx, const LinearPlan& plan, const ScOperator&
   args.operands = operands;
   args.tile_bytes = operand_bytes / shape.token_tiles;
   args.chunk_bytes =
-      form ? args.tile_bytes / shape.chunks : int64_t{shape.blocks_per_chunk} * shape.halves * shape.block_bytes();
+      formed ? args.tile_bytes / shape.chunks : int64_t{shape.blocks_per_chunk} * shape.halves * shape.block_bytes();
   args.scales = scales;
   args.scale_stride = shape.tokens_padded();
   args.row_tiles = args.outputs.groups / (threads / kGroupRows);
@@ -108,7 +97,9 @@ void LaunchScTiles(DeviceContext& ctx, const LinearPlan& plan, const ScOperator&
   static_cast<StreamShape&>(streams) = shape;
   streams.data = operands;
   streams.scales = scales;
-  if (form) {
+  if (form == TileForm::kInt8) {
+    LaunchInt8Operands(ctx, tables, a, plan.tile_tokens, {operands, scales, args.scale_stride});
+  } else if (form == TileForm::kClosed) {
     LaunchClosedOperands(ctx, tables, a, plan.tile_tokens, {operands, scales, args.scale_stride});
   } else if (rows != nullptr) {
     LaunchStreamRows(ctx, scratch, tables, a.dims, rows->source, streams, nullptr, 0, rows->reporter);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/sc/sc_closed_form.h"
+#include "kernels/sc/closed_form/closed_form.h"
 
 #include <bit>
 #include <map>
@@ -122,7 +122,7 @@ bool HasClosedForm(const ScOperator& op, int log2_block) {
   return true;
 }
 
-std::optional<ScClosedForm> MakeScClosedForm(const ScOperator& op, int log2_block) {
+std::optional<ScClosedForm> MakeClosedFormTables(const ScOperator& op, int log2_block) {
   if (!HasClosedForm(op, log2_block)) return std::nullopt;
   const ScConfig& config = op.config;
   ScClosedForm form;
@@ -143,7 +143,12 @@ std::optional<ScClosedForm> MakeScClosedForm(const ScOperator& op, int log2_bloc
     AddLowTables(*blocks, &form, &lows);
     AddEnabled(op, mask, &form);
   }
-  if (!IsExact(form, op)) return std::nullopt;
+  return form;
+}
+
+std::optional<ScClosedForm> MakeScClosedForm(const ScOperator& op, int log2_block) {
+  std::optional<ScClosedForm> form = MakeClosedFormTables(op, log2_block);
+  if (form && !IsExact(*form, op)) form.reset();
   return form;
 }
 

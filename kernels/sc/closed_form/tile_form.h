@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The closed form of an operator (sc_closed_form.h) as tensor cores multiply it: a signed product of two codes is
+// The closed form of an operator (closed_form.h) as tensor cores multiply it: a signed product of two codes is
 //   popcount(W & X) + q (s h - n) + u (-s r - n) + n c + (D AND L) xor n
 // of a weight's and an activation's parts. With the weight's boundary 16 h + l, r = h + l, s its sign, n = [s < 0]:
 //   W = h ones from bit 0 and l ones from bit 8 on, complemented where n

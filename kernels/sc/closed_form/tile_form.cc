@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/sc/sc_tile_form.h"
+#include "kernels/sc/closed_form/tile_form.h"
 
 #include <bit>
 
+#include "kernels/sc/closed_form/closed_form.h"
 #include "kernels/sc/number_source.h"
-#include "kernels/sc/sc_closed_form.h"
 
 namespace stoch {
 namespace {
@@ -62,7 +62,7 @@ std::optional<std::vector<ScTileEntry>> MakeScTileEntries(const ScOperator& op) 
   for (int mask = 0; mask < op.masks; ++mask) {
     for (int level = 0; level < op.levels; ++level) {
       for (const bool negative : {false, true}) {
-        entries[static_cast<size_t>(mask * 256 + level + (negative ? 128 : 0))] =
+        entries[static_cast<size_t>(mask) * 256 + static_cast<size_t>(level + (negative ? 128 : 0))] =
             MakeEntry(*form, mask, level, negative);
       }
     }
@@ -80,7 +80,8 @@ int TileFormProduct(const ScTileEntry& entry, uint8_t a, uint8_t b) {
   const int n = negative ? 1 : 0;
   uint32_t ones = ((1u << h) - 1) | (((1u << l) - 1) << kTileFormBlock);
   if (negative) ones = ~ones;
-  const uint32_t step = h < kTileFormBlock ? (entry.bits >> h & 1) & (uint32_t{entry.low_steps} >> l & 1) : 0;
+  const uint32_t low_step = uint32_t{entry.low_steps} >> l & 1;
+  const uint32_t step = h < kTileFormBlock ? entry.bits >> h & low_step : 0;
   return std::popcount(ones & entry.bits) + entry.factor * (s * h - n) + (a >= 128 ? -s * (h + l) - n : 0) +
          n * entry.correction + static_cast<int>(step ^ static_cast<uint32_t>(n));
 }

@@ -50,6 +50,9 @@ std::optional<ScClosedForm> MakeScClosedForm(const ScOperator& op, int log2_bloc
 // some 100 us.
 bool HasClosedForm(const ScOperator& op, int log2_block);
 
+// The tables without the comparison, for what only asks about their shape.
+std::optional<ScClosedForm> MakeClosedFormTables(const ScOperator& op, int log2_block);
+
 // count of op, by form A.
 int ClosedFormCount(const ScClosedForm& form, int mask, int a, int b);
 
