@@ -81,6 +81,27 @@ TEST(Plot, SpreadsAreDrawnAndInsideOfTheAxes) {
   ExpectInvalid([&] { ChartSvg(chart); }, {"above 0"});
 }
 
+TEST(Plot, ABaselineIsALevelInsideOfTheAxesAndSizesAreThoseGiven) {
+  Chart chart;
+  chart.series = {{"", {{1, 5}, {2, 6}}}};
+  const std::string without = ChartSvg(chart);
+  chart.baseline = ChartBaseline{9, "fp32"};
+  const std::string svg = ChartSvg(chart);
+  ExpectStandsAlone(svg);
+  EXPECT_EQ(Count(svg, "stroke-dasharray=\"2 3\""), 2) << "the line and the legend's";
+  EXPECT_EQ(Count(svg, ">fp32<"), 1);
+  EXPECT_EQ(Count(svg, ">9<"), 1);
+  EXPECT_EQ(Count(without, ">9<"), 0);
+  chart.width = 300;
+  chart.height = 200;
+  const std::string small = ChartSvg(chart);
+  EXPECT_EQ(Count(small, "viewBox=\"0 0 300 200\""), 1) << small.substr(0, 200);
+  EXPECT_EQ(Count(svg, "viewBox=\"0 0 640 420\""), 1);
+  chart.y_logarithmic = true;
+  chart.baseline->y = 0;
+  ExpectInvalid([&] { ChartSvg(chart); }, {"above 0"});
+}
+
 TEST(Plot, ChartHasWhatItIsGiven) {
   Chart chart;
   chart.title = "a < b & \"c\"";

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "tests/support/temp_dir.h"
 #include "tests/tools/cli_support.h"
@@ -71,6 +72,22 @@ TEST_F(SweepSeedsCli, RowsHaveSeedsAndSummariesFollow) {
   EXPECT_TRUE(lines[7]["metrics"]["ppl"]["sd"].is_null());
 }
 
+TEST_F(SweepSeedsCli, FaultsAreDrawnBySeedsUnlessASettingNamesOne) {
+  Plan(
+      R"("runs": ["stoc_len=32,fault_weight=0.02", "stoc_len=32,source=lfsr,fault_weight=0.02,fault_seed=7"], "repeat": 2)");
+  ASSERT_EQ(Sweep("faults", {"--plot", "x=fault_weight,y=ppl,error=sd,file=" + std::string(folder_ / "faults.svg")})
+                .exit_code,
+            0);
+  const std::vector<nlohmann::json> lines = Lines("faults");
+  ASSERT_EQ(lines.size(), 4u + 2u);
+  EXPECT_EQ(lines[1]["config"], "preset=halved,stoc_len=32,source_seed=2,fault_weight=0.02,fault_seed=2");
+  EXPECT_NE(lines[0]["metrics"]["ppl"], lines[1]["metrics"]["ppl"]);
+  EXPECT_EQ(lines[3]["config"], "preset=halved,stoc_len=32,source=lfsr,source_seed=2,fault_weight=0.02,fault_seed=7");
+  EXPECT_EQ(lines[4]["config"], "preset=halved,stoc_len=32,fault_weight=0.02");
+  EXPECT_GT(lines[4]["metrics"]["ppl"]["sd"].get<double>(), 0);
+  EXPECT_NE(Text("faults.svg").find("</svg>"), std::string::npos);
+}
+
 TEST_F(SweepSeedsCli, FiguresHaveMeansWithBarsOrEveryRun) {
   Plan(R"("grid": {"source": ["lfsr"], "stoc_len": [32, 64]}, "repeat": 3)");
   const auto figure = [&](const std::string& more) {
@@ -94,7 +111,13 @@ TEST_F(SweepSeedsCli, FiguresHaveMeansWithBarsOrEveryRun) {
   }
   EXPECT_NE(figure(",error=ci"), figure(",error=sd"));
   EXPECT_EQ(count(figure(",kind=box"), "<circle"), 0);
-  Plan(R"("runs": ["stoc_len=32"])");
+  ExpectRefused(Sweep("none", {"--plot", "x=stoc_len,y=ppl,baseline=fp32"}), "baseline=fp32: allowed is a number");
+  Plan(R"("grid": {"stoc_len": [32]}, "runs": ["fp32"])");
+  std::filesystem::remove(folder_ / "figures");
+  EXPECT_EQ(count(figure(",baseline=fp32,front=0,size=300x200"), ">fp32<"), 1);
+  EXPECT_EQ(count(figure(",baseline=2.5,front=0"), ">2.5<"), 1);
+  EXPECT_EQ(count(figure(",front=0"), "Pareto"), 0);
+  ExpectRefused(Sweep("none", {"--plot", "x=stoc_len,y=ppl,size=10x10"}), "size=10x10: allowed is 240x180");
   ExpectRefused(Sweep("none", {"--plot", "x=stoc_len,y=ppl,error=ci"}), "the plan has no seeds");
   ExpectRefused(Sweep("none", {"--plot", "x=stoc_len,y=ppl,error=range"}), "error=ci|sd|minmax");
 }
@@ -160,6 +183,7 @@ TEST_F(SweepSeedsCli, PlansWithoutRandomNumbersAreRefused) {
     ExpectRefused(Sweep("none"), why);
   };
   refused(R"("runs": ["source=lfsr", "stoc_len=32"], "repeat": 3)", "seeds: nothing in run 1 depends on a seed");
+  refused(R"("runs": ["fault_weight=0.1,fault_seed=4"], "repeat": 2)", "seeds: nothing in run 0 depends on a seed");
   refused(R"("runs": ["source=lfsr,source_seed_b=4,scramble=off", "source=list"], "repeat": 2)", "source_list_a");
   refused(R"("runs": ["source=lfsr"], "repeat": 2, "seeds": [1])", "repeat");
   refused(R"("runs": ["source=lfsr"], "seeds": [])", "seeds");

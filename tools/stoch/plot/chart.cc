@@ -19,9 +19,10 @@ constexpr const char* kColours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", 
 constexpr size_t kNumColours = std::size(kColours);
 constexpr const char* kGrid = "#e4e4e4";
 constexpr const char* kFrame = "#444444";
+constexpr const char* kBaseline = "#444444";
+constexpr const char* kBaselineDashes = "2 3";
 
 constexpr double kLegendWidth = 130;  // of a legend next to the axes
-constexpr double kWidth = 640, kHeight = 420;
 constexpr double kLeft = 76, kTop = 44, kBottom = 62, kRight = 20;
 
 class Drawing {
@@ -31,10 +32,11 @@ class Drawing {
         all_(AllPoints(chart)),
         x_(AxisOf(&ChartPoint::x, chart.x_logarithmic, "x")),
         y_(AxisOf(&ChartPoint::y, chart.y_logarithmic, "y")),
-        svg_(kWidth + (IsCrowded(chart) ? kLegendWidth : 0), kHeight) {}
+        svg_(chart.width + (IsCrowded(chart) ? kLegendWidth : 0), chart.height) {}
 
   std::string Draw() {
     Axes();
+    if (chart_.baseline) Baseline();
     if (chart_.pareto) Front();
     for (size_t i = 0; i < chart_.series.size(); ++i) Series(i);
     Legend();
@@ -67,28 +69,36 @@ class Drawing {
       include(point.spread->low);
       include(point.spread->high);
     }
+    if (value == &ChartPoint::y && chart_.baseline) include(chart_.baseline->y);
     return {low, high, logarithmic};
   }
-  double X(double value) const { return kLeft + x_.Position(value) * (kWidth - kLeft - kRight); }
-  double Y(double value) const { return kHeight - kBottom - y_.Position(value) * (kHeight - kTop - kBottom); }
+  double X(double value) const { return kLeft + x_.Position(value) * (chart_.width - kLeft - kRight); }
+  double Y(double value) const {
+    return chart_.height - kBottom - y_.Position(value) * (chart_.height - kTop - kBottom);
+  }
 
   void Axes() {
-    const double bottom = kHeight - kBottom;
+    const double bottom = chart_.height - kBottom;
     for (const Axis::Tick& tick : x_.Ticks()) {
       svg_.Line(X(tick.value), kTop, X(tick.value), bottom, kGrid);
       svg_.Text(tick.text, {.x = X(tick.value), .y = bottom + 18, .anchor = SvgAnchor::kMiddle});
     }
     for (const Axis::Tick& tick : y_.Ticks()) {
-      svg_.Line(kLeft, Y(tick.value), kWidth - kRight, Y(tick.value), kGrid);
+      svg_.Line(kLeft, Y(tick.value), chart_.width - kRight, Y(tick.value), kGrid);
       svg_.Text(tick.text, {.x = kLeft - 8, .y = Y(tick.value) + 4, .anchor = SvgAnchor::kEnd});
     }
     svg_.Line(kLeft, kTop, kLeft, bottom, kFrame);
-    svg_.Line(kLeft, bottom, kWidth - kRight, bottom, kFrame);
-    const double middle = (kLeft + kWidth - kRight) / 2;
+    svg_.Line(kLeft, bottom, chart_.width - kRight, bottom, kFrame);
+    const double middle = (kLeft + chart_.width - kRight) / 2;
     svg_.Text(chart_.title, {.x = middle, .y = 26, .anchor = SvgAnchor::kMiddle, .size = 15, .bold = true});
-    svg_.Text(chart_.x_label, {.x = middle, .y = kHeight - 18, .anchor = SvgAnchor::kMiddle, .size = 13});
+    svg_.Text(chart_.x_label, {.x = middle, .y = chart_.height - 18, .anchor = SvgAnchor::kMiddle, .size = 13});
     svg_.Text(chart_.y_label,
               {.x = 20, .y = (kTop + bottom) / 2, .anchor = SvgAnchor::kMiddle, .size = 13, .turn = -90});
+  }
+
+  void Baseline() {
+    const double y = Y(chart_.baseline->y);
+    svg_.Path({{kLeft, y}, {chart_.width - kRight, y}}, kBaseline, 1.5, kBaselineDashes);
   }
 
   void Front() {
@@ -142,14 +152,16 @@ class Drawing {
     if (names.size() == 1 && names[0].empty()) names.clear();
     const size_t of_series = names.size();
     if (chart_.pareto) names.emplace_back("Pareto front");
+    const size_t of_lines = names.size();
+    if (chart_.baseline) names.push_back(chart_.baseline->name);
     if (names.empty()) return;
     constexpr double kRow = 18;
     double width = 0;
     for (const std::string& name : names) width = std::max(width, SvgTextWidth(name, 12));
     width += 40;
     const double height = kRow * static_cast<double>(names.size()) + 8;
-    const double lefts[] = {kWidth - kRight - width - 6, kLeft + 8};
-    const double tops[] = {kTop + 6, kHeight - kBottom - height - 8};
+    const double lefts[] = {chart_.width - kRight - width - 6, kLeft + 8};
+    const double tops[] = {kTop + 6, chart_.height - kBottom - height - 8};
     double left = lefts[0];
     double top = tops[0];
     size_t fewest = all_.size() + 1;
@@ -165,7 +177,7 @@ class Drawing {
       }
     }
     if (IsCrowded(chart_)) {
-      left = kWidth - kRight + 12;
+      left = chart_.width - kRight + 12;
       top = kTop;
     }
     svg_.Rect(left, top, width, height, "#ffffff");
@@ -175,8 +187,10 @@ class Drawing {
         const char* colour = kColours[i % kNumColours];
         if (chart_.series[i].line) svg_.Line(left + 4, y - 4, left + 28, y - 4, colour, 1.5);
         svg_.Marker(static_cast<int>(i), left + 16, y - 4, colour);
-      } else {
+      } else if (i < of_lines) {
         svg_.Line(left + 4, y - 4, left + 28, y - 4, "#888888", 1.5, "5 4");
+      } else {
+        svg_.Line(left + 4, y - 4, left + 28, y - 4, kBaseline, 1.5, kBaselineDashes);
       }
       svg_.Text(names[i], {.x = left + 34, .y = y});
     }

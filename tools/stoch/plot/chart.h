@@ -30,8 +30,16 @@ struct ChartSeries {
   bool line = false;  // joins the points in their order
 };
 
+// A level across the chart, as that of an exact run.
+struct ChartBaseline {
+  double y = 0;
+  std::string name;  // of the legend
+};
+
 struct Chart {
   std::string title, x_label, y_label;
+  double width = 640, height = 420;  // points; a legend next to the axes comes on top. 240 and 180 at least
+  std::optional<ChartBaseline> baseline = {};
   bool x_logarithmic = false, y_logarithmic = false;
   std::vector<ChartSeries> series;
   bool pareto = false;                        // of all points: small x and small y are good

@@ -169,9 +169,7 @@ ExitCode Run(const Options& options) {
     if (!plan.Has("kl")) throw InvalidInput("--kl-base: the plan has no metric kl");
     CheckBase(plan, options.kl_base);
   }
-  if (plot && plot->spread != SweepPlot::Spread::kNone && !plan.has_seeds) {
-    throw InvalidInput("--plot " + options.plot + ": the plan has no seeds");
-  }
+  if (plot) CheckPlot(plan, *plot);
   CheckRanks(options, plan);
   std::vector<size_t> mine;
   std::vector<std::string> keys;
@@ -226,9 +224,11 @@ CommandBody AddSweep(CLI::App& command) {
   command.add_flag("--verify-digest", options->verify_digest,
                    "Read all weights for their digest, also where stoch inspect --digest has kept it");
   command.add_flag("--tsv", options->tsv, "Print model, config, metric, value at the end");
-  command.add_option("--plot", options->plot,
-                     "x=NAME,y=NAME[,by=NAME+NAME][,log=x+y][,error=ci|sd|minmax][,kind=box][,file=FILE]: an SVG with "
-                     "the Pareto front, OUTPUT.svg by default; error and kind=box: means of seeds and their spread");
+  command.add_option(
+      "--plot", options->plot,
+      "x=NAME,y=NAME[,by=NAME+NAME][,log=x+y][,error=ci|sd|minmax][,kind=box][,baseline=VALUE|CONFIG]"
+      "[,front=0][,size=WxH][,file=FILE]: an SVG with the Pareto front, OUTPUT.svg by default; error and "
+      "kind=box: means of seeds and their spread; baseline: a line at a number or a run's value");
   command.add_flag("--timing", options->timing, "Rows say how long they took: no two sweeps have the same bytes then");
   AddDeviceOptions(command, &options->device);
   AddRankOptions(command, &options->device.ranks);

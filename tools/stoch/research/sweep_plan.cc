@@ -88,12 +88,30 @@ EngineOptions EngineOf(const ArithmeticOptions& arithmetic, std::set<std::string
   return engine;
 }
 
-// A run with another seed, or with that of its settings.
+// Draws the faults of a run by its seed too, unless a setting says by which.
+void SeedFaults(const SweepRun& run, std::optional<uint64_t> seed, ScModelConfig* sc) {
+  const auto names = [](const std::string& setting) { return setting.find("fault_seed=") != std::string::npos; };
+  const auto has = [](const ScOperatorConfigs& operators) {
+    return std::any_of(operators.begin(), operators.end(), [](const ScConfig& op) { return HasFaults(op); });
+  };
+  const bool any = has(sc->operators) || std::any_of(sc->layers.begin(), sc->layers.end(),
+                                                     [&](const auto& layer) { return has(layer.second); });
+  if (!seed || !any || std::any_of(run.settings.begin(), run.settings.end(), names)) return;
+  const auto set = [&](ScOperatorConfigs& operators) {
+    for (ScConfig& op : operators) op.fault_seed = *seed;
+  };
+  set(sc->operators);
+  for (auto& [layer, operators] : sc->layers) set(operators);
+}
+
+// A run with another seed, or without one.
 EngineOptions WithSeed(const SweepFile& file, SweepRun run, std::optional<uint64_t> seed) {
   if (run.seed) run.settings.pop_back();
   if (seed) run.settings.push_back("source_seed=" + std::to_string(*seed));
   std::set<std::string> told;
-  return EngineOf(ArithmeticOf(file, run), &told);
+  EngineOptions engine = EngineOf(ArithmeticOf(file, run), &told);
+  SeedFaults(run, seed, &engine.sc);
+  return engine;
 }
 
 std::optional<size_t> FindReference(const SweepFile& file, const SweepPlan& plan) {
@@ -211,6 +229,7 @@ SweepPlan ResolveSweep(const SweepFile& file, const std::string& version, bool v
     try {
       const ArithmeticOptions arithmetic = ArithmeticOf(file, file.runs[i]);
       run.engine = EngineOf(arithmetic, &notices);
+      SeedFaults(file.runs[i], run.seed, &run.engine.sc);
       const bool sc = run.engine.precision == Precision::kSc;
       if (sc) run.operators = OperatorsSha256(run.engine.sc, files.config);
       run.config = sc ? Describe(run.engine.sc) : arithmetic.precision;

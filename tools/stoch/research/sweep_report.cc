@@ -72,6 +72,19 @@ void AddNumbers(const std::string& name, const Json& value, std::vector<std::pai
   }
 }
 
+// WxH.
+void ParseSize(const std::string& text, const std::string& value, SweepPlot* plot) {
+  constexpr double kLeastWidth = 240, kLeastHeight = 180, kMost = 4000;
+  const size_t by = std::min(value.find('x'), value.size());
+  const std::optional<double> width = Number(value.substr(0, by));
+  const std::optional<double> height = by < value.size() ? Number(value.substr(by + 1)) : std::nullopt;
+  if (!width || !height || *width < kLeastWidth || *height < kLeastHeight || *width > kMost || *height > kMost) {
+    throw InvalidInput("--plot " + text + ": size=" + value + ": allowed is 240x180 to 4000x4000");
+  }
+  plot->width = *width;
+  plot->height = *height;
+}
+
 }  // namespace
 
 SweepPlot ParseSweepPlot(const std::string& text) {
@@ -99,6 +112,12 @@ SweepPlot ParseSweepPlot(const std::string& text) {
                                     : SweepPlot::Spread::kExtremes;
     } else if (name == "kind" && value == "box") {
       plot.spread = SweepPlot::Spread::kBox;
+    } else if (name == "baseline" && !value.empty()) {
+      plot.baseline = value;
+    } else if (name == "front" && (value == "0" || value == "1")) {
+      plot.front = value == "1";
+    } else if (name == "size") {
+      ParseSize(text, value, &plot);
     } else if (name == "by") {
       for (size_t from = 0; from <= value.size();) {
         const size_t to = std::min(value.find('+', from), value.size());
@@ -106,9 +125,9 @@ SweepPlot ParseSweepPlot(const std::string& text) {
         from = to + 1;
       }
     } else {
-      throw InvalidInput(
-          "--plot " + text + ": " + name +
-          ": allowed is x=NAME,y=NAME[,by=NAME+NAME][,log=x+y][,error=ci|sd|minmax][,kind=box][,file=FILE]");
+      throw InvalidInput("--plot " + text + ": " + name +
+                         ": allowed is x=NAME,y=NAME[,by=NAME+NAME][,log=x+y][,error=ci|sd|minmax][,kind=box]"
+                         "[,baseline=VALUE|CONFIG][,front=0|1][,size=WxH][,file=FILE]");
     }
   }
   if (plot.x.empty() || plot.y.empty()) throw InvalidInput("--plot " + text + ": takes x=NAME and y=NAME");
@@ -144,7 +163,34 @@ ChartPoint PointOf(const std::vector<double>& x, std::vector<double> y, SweepPlo
   return point;
 }
 
+// The run that `baseline` names.
+const PlannedRun& BaselineRun(const SweepPlan& plan, const std::string& baseline) {
+  const auto found = std::find_if(plan.runs.begin(), plan.runs.end(), [&](const PlannedRun& run) {
+    return run.config == baseline || run.key.starts_with(baseline);
+  });
+  if (found != plan.runs.end()) return *found;
+  throw InvalidInput("--plot: baseline=" + baseline + ": allowed is a number, or the config or key of a run");
+}
+
+std::optional<ChartBaseline> BaselineOf(const SweepPlan& plan, const SweepPlot& plot,
+                                        const std::vector<std::string>& rows) {
+  if (plot.baseline.empty()) return std::nullopt;
+  if (const std::optional<double> number = Number(plot.baseline)) return ChartBaseline{*number, plot.baseline};
+  const PlannedRun& run = BaselineRun(plan, plot.baseline);
+  for (const std::string& text : rows) {
+    const Json row = Json::parse(text);
+    if (!row.contains("key") || row.at("key") != run.key) continue;
+    if (const std::optional<double> y = Value(run, row, plot.y)) return ChartBaseline{*y, run.config};
+  }
+  throw InvalidInput("--plot: baseline=" + plot.baseline + ": its row has no " + plot.y);
+}
+
 }  // namespace
+
+void CheckPlot(const SweepPlan& plan, const SweepPlot& plot) {
+  if (plot.spread != SweepPlot::Spread::kNone && !plan.has_seeds) throw InvalidInput("--plot: the plan has no seeds");
+  if (!plot.baseline.empty() && !Number(plot.baseline)) BaselineRun(plan, plot.baseline);
+}
 
 std::string SweepSvg(const SweepPlan& plan, const SweepPlot& plot, const std::vector<std::string>& rows) {
   const bool merges = plot.spread != SweepPlot::Spread::kNone;
@@ -192,7 +238,10 @@ std::string SweepSvg(const SweepPlan& plan, const SweepPlot& plot, const std::ve
   chart.y_label = plot.y;
   chart.x_logarithmic = plot.x_logarithmic;
   chart.y_logarithmic = plot.y_logarithmic;
-  chart.pareto = merges || !plan.has_seeds;
+  chart.pareto = plot.front && (merges || !plan.has_seeds);
+  chart.baseline = BaselineOf(plan, plot, rows);
+  chart.width = plot.width;
+  chart.height = plot.height;
   chart.x_is_good = LargeIsGood(plot.x);
   chart.y_is_good = LargeIsGood(plot.y);
   for (const std::string& name : order) {

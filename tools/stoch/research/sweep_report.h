@@ -10,18 +10,24 @@
 
 namespace stoch::cli {
 
-// --plot x=NAME,y=NAME[,by=NAME+NAME][,log=x+y][,error=ci|sd|minmax][,kind=box][,file=FILE]. A name is a metric (ppl,
-// kl.kld.mean), a value of sc_cost (mac_avg_stoc_len) or a parameter of the grid; rows of equal `by` are joined by a
-// line.
+// --plot x=NAME,y=NAME[,by=NAME+NAME][,log=x+y][,error=ci|sd|minmax][,kind=box][,baseline=VALUE|CONFIG][,front=0]
+// [,size=WxH][,file=FILE]. A name is a metric (ppl, kl.kld.mean), a value of sc_cost (mac_avg_stoc_len) or a parameter of
+// the grid; rows of equal `by` are joined by a line. CONFIG is that of a row, or the first digits of its key.
 struct SweepPlot {
   std::string x, y, file;
   std::vector<std::string> by;
   bool x_logarithmic = false, y_logarithmic = false;
+  std::string baseline;  // a number, a row's config, or the first digits of a key; "": none
+  bool front = true;
+  double width = 640, height = 420;
   // Of a sweep with seeds: a point for each configuration at its means, with what is drawn around them.
   enum class Spread { kNone, kInterval, kDeviation, kExtremes, kBox } spread = Spread::kNone;
 };
 // Errors: InvalidInput naming what is missing or not known.
 SweepPlot ParseSweepPlot(const std::string& text);
+
+// Errors: InvalidInput: bars without seeds, a baseline that is no number and no run.
+void CheckPlot(const SweepPlan& plan, const SweepPlot& plot);
 
 // The figure, with the Pareto front; runs over seeds that are drawn one by one have none. Rows that lack a value are
 // left out. Requires: seeds if there is a spread. Errors: InvalidInput if all rows lack one.
