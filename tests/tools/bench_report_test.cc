@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/report/bench.h"
+#include "app/report/speculation.h"
 
 namespace stoch::cli {
 namespace {
@@ -64,6 +65,36 @@ TEST(FormatBench, EveryForm) {
   EXPECT_EQ(whole["loads"][0]["bytes_per_parameter"], 1.03);
   EXPECT_EQ(whole["loads"][0]["devices"][0]["device"], "cuda:1");
   EXPECT_EQ(whole["loads"][0]["devices"][0]["used_bytes"], 77);
+}
+
+// Ratios are of runs next to each other: a machine that is slower for a while slows both.
+TEST(FormatSpeculation, EveryForm) {
+  SpeculationResult result;
+  result.prompt = "edits";
+  result.sequences = 4;
+  result.tokens = 300;
+  result.samples_ms = {100, 400, 200};
+  result.with_samples_ms = {50, 100, 100};
+  result.passes = 75;
+  result.with_passes = 40;
+  result.drafts = {.passes = 30, .drafted = 90, .accepted = 35};
+  EXPECT_DOUBLE_EQ(result.tokens_per_s(), 1500);
+  EXPECT_DOUBLE_EQ(result.with_tokens_per_s(), 3000);
+  EXPECT_DOUBLE_EQ(result.gain(), 2);
+  const SpeculationEnvironment environment{.model = "m", .device = "cpu", .speculate = "ngram", .draft_tokens = 7};
+  const std::string table = FormatSpeculation(environment, {result}, "md");
+  EXPECT_NE(
+      table.find("| edits  |         4 |             1500 | 3000 | 2.000 |             75 |   40 |           30 |"),
+      std::string::npos)
+      << table;
+  EXPECT_EQ(table.find("GUESSES CHANGED IDS"), std::string::npos);
+  const nlohmann::json line = nlohmann::json::parse(FormatSpeculation(environment, {result}, "jsonl"));
+  EXPECT_EQ(line["gain"], 2);
+  EXPECT_EQ(line["samples_ms_with"], (std::vector<double>{50, 100, 100}));
+  EXPECT_EQ(line["drafts"], (nlohmann::json{{"passes", 30}, {"drafted", 90}, {"accepted", 35}}));
+  EXPECT_EQ(nlohmann::json::parse(FormatSpeculation(environment, {result}, "json"))["results"][0], line);
+  result.same_ids = false;
+  EXPECT_NE(FormatSpeculation(environment, {result}, "md").find("GUESSES CHANGED IDS"), std::string::npos);
 }
 
 }  // namespace

@@ -54,6 +54,25 @@ TEST(BenchCli, TheOtherForms) {
   for (const std::string& line : lines) EXPECT_TRUE(nlohmann::json::parse(line).contains("samples_ms"));
 }
 
+TEST(BenchCli, SpeculationTellsTheSpeedWithAndWithoutGuesses) {
+  const nlohmann::json json = ExpectJson(
+      RunStoch(WithDemo("bench", {"--speculate", "ngram", "-n", "24", "-b", "1,3", "-r", "2", "--json", "--quiet"})));
+  ASSERT_EQ(json["results"].size(), 4u);  // 2 prompts x 2 numbers of sequences
+  for (const nlohmann::json& result : json["results"]) {
+    EXPECT_EQ(result["same_ids"], true);
+    EXPECT_EQ(result["tokens"], 23 * result["sequences"].get<int64_t>());
+    EXPECT_EQ(result["passes"], 23);
+    EXPECT_LE(result["passes_with"], result["passes"]);
+    EXPECT_EQ(result["samples_ms"].size(), 2u);
+    EXPECT_EQ(result["samples_ms_with"].size(), 2u);
+    EXPECT_GE(result["drafts"]["drafted"], result["drafts"]["accepted"]);
+  }
+  ExpectRefused(RunStoch(WithDemo("bench", {"--speculate", "ngram", "-d", "8"})), "no meaning with --speculate");
+  ExpectRefused(RunStoch(WithDemo("bench", {"--speculate", "ngram", "-n", "500"})), "-n 500");
+  ExpectRefused(RunStoch(WithDemo("bench", {"--speculate", "ngram", "--sc", "attention=per_head"})),
+                "draft_tokens = 7: rows of a pass");
+}
+
 // Enough text for three windows of 32 tokens.
 std::string Story() {
   std::string text;

@@ -16,6 +16,7 @@
 
 #include "app/command.h"
 #include "app/common_options.h"
+#include "app/demo_model.h"
 #include "app/interrupt.h"
 #include "app/output.h"
 #include "app/progress.h"
@@ -23,9 +24,10 @@
 #include "engine/engine.h"
 #include "engine/sampler.h"
 #include "kernels/base/error.h"
-#include "kernels/sc/sc_config.h"
 #include "loader/config/decoder_config.h"
 #include "models/decoder/memory_plan.h"
+#include "tools/stoch/bench_floor.h"
+#include "tools/stoch/bench_speculation.h"
 
 namespace stoch::cli {
 namespace {
@@ -42,12 +44,13 @@ struct Options {
   std::vector<int64_t> prompts;
   int64_t decode_tokens = -1;
   std::vector<int64_t> depths = {0};
-  std::vector<int64_t> batches = {1};
+  std::vector<int64_t> batches;
   std::vector<double> temperatures = {0};
   SamplingOptions sampling;  // top_k, top_p, min_p where a temperature is above 0
   std::optional<int> logprobs;
   int64_t repetitions = 5;
   std::string format = "md";
+  SpeculationOptions speculation;
 };
 
 double MillisecondsSince(Clock::time_point start) {
@@ -196,64 +199,6 @@ std::vector<BenchCase> Cases(const Options& options) {
   return cases;
 }
 
-// Devices that divide every matrix.
-double RowDevices(const Engine& engine) {
-  return static_cast<double>(std::max<size_t>(1, engine.options().placement->rows.size()));
-}
-
-// Devices that share one pass: those, or all that positions are dealt over.
-double DevicesAtOnce(const Engine& engine) {
-  const auto& stripes = engine.options().placement->stripes;
-  return stripes.empty() ? RowDevices(engine) : static_cast<double>(stripes.size() * stripes.front().size());
-}
-
-// Bytes a decode step must read over the read bandwidth: the weights once, every sequence's keys and values.
-double DecodeFloor(const Engine& engine, const BenchCase& test, int64_t steps, double read_bytes_per_s) {
-  if (read_bytes_per_s <= 0) return 0;
-  const double kv_per_token =
-      static_cast<double>(engine.model().kv_cache_bytes()) / static_cast<double>(engine.shape().kv_tokens);
-  const double positions = static_cast<double>(test.depth) + static_cast<double>(steps + 1) / 2;
-  // Each row's matrices are read where its position is, its keys and values where theirs are.
-  const double bytes = static_cast<double>(engine.model().weights().stream_bytes) / RowDevices(engine) +
-                       static_cast<double>(test.batch) * positions * kv_per_token / DevicesAtOnce(engine);
-  return 1000 * bytes / read_bytes_per_s;
-}
-
-// Tensor core rates that prompts are held against, where they were measured: bit-MAC/s of binary wgmma for SC, MAC/s of
-// fp16. 0 = unknown.
-double TensorRate(const std::string& device_name, Precision precision) {
-  if (device_name.find("H200") == std::string::npos) return 0;
-  if (precision == Precision::kSc) return 7.8e15;
-  return precision == Precision::kFp16 ? 3.95e14 : 0;
-}
-
-// MACs of one token in the decoder linears; an SC product is as many bit-MACs as its stream is long.
-double MacsPerToken(const Engine& engine) {
-  const DecoderConfig& config = engine.config();
-  const double hidden = static_cast<double>(config.hidden_size);
-  const double intermediate = static_cast<double>(config.intermediate_size);
-  const double q = static_cast<double>(config.num_attention_heads * config.head_dim);
-  const double kv = static_cast<double>(config.num_key_value_heads * config.head_dim);
-  const std::pair<ScOperatorId, double> products[] = {{ScOperatorId::kQProj, hidden * q},
-                                                      {ScOperatorId::kKProj, hidden * kv},
-                                                      {ScOperatorId::kVProj, hidden * kv},
-                                                      {ScOperatorId::kOProj, hidden * q},
-                                                      {ScOperatorId::kGateProj, hidden * intermediate},
-                                                      {ScOperatorId::kUpProj, hidden * intermediate},
-                                                      {ScOperatorId::kDownProj, hidden * intermediate}};
-  double macs = 0;
-  for (const auto& [id, count] : products) {
-    const bool sc = engine.options().precision == Precision::kSc;
-    macs += count * (sc ? Resolve(engine.options().sc.at(id)).stoc_len : 1);
-  }
-  return macs * static_cast<double>(config.num_hidden_layers);
-}
-
-double PromptFloor(const Engine& engine, const BenchCase& test, const std::string& device_name) {
-  const double rate = TensorRate(device_name, engine.options().precision) * DevicesAtOnce(engine);
-  return rate > 0 ? 1000 * MacsPerToken(engine) * static_cast<double>(test.prompt) / rate : 0;
-}
-
 class Bench {
  public:
   Bench(const Options& options, std::shared_ptr<Backend> backend)
@@ -397,11 +342,38 @@ class Bench {
   std::vector<BenchResult> results_;
 };
 
+// --speculate: tests of its own, of one precision.
+ExitCode RunSpeculation(const Options& options, std::shared_ptr<Backend> backend) {
+  const bool prompts_or_depths = !options.prompts.empty() || options.depths != Options().depths;
+  if (prompts_or_depths || options.logprobs || options.precisions.size() > 1 || options.temperatures.size() > 1) {
+    throw InvalidInput("-p, -d, --logprobs, several of --precision or --temperature: have no meaning with --speculate");
+  }
+  SpeculationBenchOptions bench;
+  bench.model = options.model;
+  if (bench.model.model.empty())
+    bench.model.model = backend->name() == "cpu" ? DemoModelFolder() : "random:llama-3.1-8b";
+  bench.device = options.device;
+  bench.output = options.output;
+  bench.arithmetic.precision = options.precisions.empty() ? "sc" : options.precisions.front();
+  bench.arithmetic.sc = options.sc;
+  bench.arithmetic.files = options.files;
+  bench.speculation = options.speculation;
+  bench.sequences = options.batches.empty() ? std::vector<int64_t>{1, 4, 8} : options.batches;
+  bench.tokens = options.decode_tokens < 0 ? 128 : options.decode_tokens;
+  if (bench.tokens < 2) throw InvalidInput("-n: at least 2 with --speculate");
+  bench.repetitions = options.repetitions;
+  bench.temperature = options.temperatures.front();
+  bench.format = options.output.json ? "json" : options.format;
+  return RunSpeculationBench(bench, std::move(backend));
+}
+
 ExitCode Run(Options options) {
   const std::shared_ptr<Backend> backend = Open(options.device);
   const bool cpu = backend->name() == "cpu";
+  if (options.speculation.speculate != "off") return RunSpeculation(options, backend);
   // fp16 is the GPU's baseline; a CPU run has fp32 to compare with, and smaller defaults to end in time.
   if (options.precisions.empty()) options.precisions = {"sc", cpu ? "fp32" : "fp16"};
+  if (options.batches.empty()) options.batches = {1};
   if (options.model.model.empty()) options.model.model = cpu ? "random:llama-3.2-1b" : "random:llama-3.1-8b";
   if (options.prompts.empty()) options.prompts = {cpu ? 128 : 512};
   if (options.decode_tokens < 0) options.decode_tokens = cpu ? 16 : 128;
@@ -426,11 +398,14 @@ CommandBody AddBench(CLI::App& command) {
   command.footer(
       "Examples:\n"
       "  stoch bench --model random:llama-3.2-1b -n 32\n"
+      "  stoch bench --model demo --speculate ngram -b 1,4,8 -n 128\n"
       "  stoch bench --device cuda:0 --model random:llama-3.1-8b -p 512,2048 -n 128 -d 0,4096 -b 1,8 -r 5 -o json");
   auto options = std::make_shared<Options>();
-  command.add_option("--model", options->model.model,
-                     "Hugging Face folder or random:SHAPE; default random:llama-3.2-1b on a CPU, random:llama-3.1-8b "
-                     "on a GPU");
+  command
+      .add_option("--model", options->model.model,
+                  "A model as for generate; default random:llama-3.2-1b on a CPU (demo with --speculate), "
+                  "random:llama-3.1-8b on a GPU")
+      ->transform(ModelPath);
   command
       .add_option("--precision", options->precisions,
                   "List of sc, fp32, fp16; ratios are to the last; default "
@@ -449,7 +424,7 @@ CommandBody AddBench(CLI::App& command) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::Range(0, 1 << 20));
-  command.add_option("-b,--batch", options->batches, "Sequences decoded together")
+  command.add_option("-b,--batch", options->batches, "Sequences decoded together; default 1, with --speculate 1,4,8")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::Range(1, 4096));
@@ -471,6 +446,7 @@ CommandBody AddBench(CLI::App& command) {
   command.add_option("-o,--output", options->format, "md, csv, json or jsonl")
       ->capture_default_str()
       ->check(CLI::IsMember({"md", "csv", "json", "jsonl"}));
+  AddSpeculationOptions(command, &options->speculation);
   AddDeviceOptions(command, &options->device);
   AddRankOptions(command, &options->device.ranks);
   AddOutputOptions(command, &options->output);
