@@ -15,6 +15,7 @@
 #include "app/options/max_memory.h"
 #include "app/options/not_empty.h"
 #include "app/output.h"
+#include "app/placement_options.h"
 #include "app/progress.h"
 #include "engine/placement.h"
 #include "kernels/base/error.h"
@@ -84,8 +85,7 @@ std::shared_ptr<Backend> Open(const DeviceOptions& options) {
   return backend;
 }
 
-DecoderPlacement PlaceOn(const DeviceOptions& options, const ModelFiles& files, const Backend& backend,
-                         EngineOptions* engine) {
+PlacementOptions PlacementFrom(const DeviceOptions& options, const Backend& backend) {
   PlacementOptions placement;
   ParseSplit("--split", options.split, backend.devices().size(), &placement);
   if (options.split != "layer" && options.device_map != "auto") {
@@ -96,7 +96,6 @@ DecoderPlacement PlaceOn(const DeviceOptions& options, const ModelFiles& files, 
   placement.fit_kv = options.fit_kv;
   placement.ranks = options.ranks.count;
   placement.local = options.ranks.local;
-  if (options.pass_rows != 0) engine->max_pass_rows = options.pass_rows;
   const std::string& map = options.device_map;
   if (map.size() > 5 && map.compare(map.size() - 5, 5, ".json") == 0) {
     constexpr int64_t kMaxMapBytes = int64_t{16} << 20;
@@ -105,7 +104,7 @@ DecoderPlacement PlaceOn(const DeviceOptions& options, const ModelFiles& files, 
   } else {
     placement.policy = map;
   }
-  return Place(placement, files, backend, engine);
+  return placement;
 }
 
 std::string RandomModelNames() {
@@ -193,27 +192,6 @@ void Apply(const ArithmeticOptions& options, EngineOptions* engine) {
 void RequireOwnLengths(const EngineOptions& engine) {
   if (!DependsOnCall(engine.sc)) return;
   throw InvalidInput("normalise=call makes an answer depend on its batch: use a table with metric_lo and metric_hi");
-}
-
-std::unique_ptr<Engine> OpenEngine(std::shared_ptr<Backend> backend, ModelFiles files, EngineOptions options,
-                                   const DeviceOptions& devices, const OutputOptions& output) {
-  ProgressBar bar("loading", output.quiet);
-  options.on_progress = [&bar](const LoadProgress& progress) {
-    ThrowIfInterrupted();
-    bar.Update(progress.done_bytes, progress.total_bytes);
-  };
-  std::unique_ptr<Engine> engine;
-  if (devices.ranks.job != nullptr) {
-    engine = OpenOnRanks(std::move(backend), std::move(files), std::move(options), devices);
-  } else {
-    options.placement = PlaceOn(devices, files, *backend, &options);
-    engine = Engine::Open(std::move(backend), std::move(files), options);
-  }
-  bar.Clear();
-  if (!output.quiet) {
-    for (const std::string& notice : engine->notices()) spdlog::info(notice);
-  }
-  return engine;
 }
 
 }  // namespace stoch::cli

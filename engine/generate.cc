@@ -122,14 +122,18 @@ void Generation::ForgetDrafts() {
   drafts_ = 0;
 }
 
-std::vector<DraftedToken> Generation::Drafts() {
+DraftTurn Generation::Turn() {
   STOCH_CHECK(!done());
   ForgetDrafts();
+  DraftTurn turn;
   const auto picked = static_cast<int64_t>(result_.ids.size());
-  if (draft_source_ == nullptr || prefilling() || sequence_->pending() != 1 || picked < emitted()) return {};
-  // A pass picks a token after the last draft, too.
-  const int64_t most = std::min(engine_->options().draft_tokens, max_tokens_ - picked - 1);
-  return draft_source_->Propose(sequence_->ids(), most);
+  if (draft_source_ == nullptr || prefilling() || sequence_->pending() != 1 || picked < emitted()) return turn;
+  turn.source = draft_source_.get();
+  turn.ids = sequence_->ids();
+  turn.generated = picked;
+  turn.left = max_tokens_ - picked;
+  turn.most = std::min(engine_->options().draft_tokens, turn.left - 1);  // a pass picks one more after the last draft
+  return turn;
 }
 
 StepItem Generation::Next(int64_t budget, std::span<const DraftedToken> drafts) {
@@ -316,9 +320,16 @@ std::vector<std::vector<DraftedToken>> DraftsForPass(std::span<Generation* const
   std::vector<std::vector<DraftedToken>> drafts(generations.size());
   const auto prefills = [](const Generation* generation) { return generation->prefilling(); };
   if (generations.empty() || std::any_of(generations.begin(), generations.end(), prefills)) return drafts;
-  std::transform(generations.begin(), generations.end(), drafts.begin(),
-                 [](Generation* generation) { return generation->Drafts(); });
+  std::vector<DraftTurn> turns;
+  for (Generation* generation : generations) turns.push_back(generation->Turn());
+  const auto first =
+      std::find_if(turns.begin(), turns.end(), [](const DraftTurn& turn) { return turn.source != nullptr; });
+  if (first == turns.end()) return drafts;
   const int64_t max_rows = MaxPicks(generations.front()->engine().shape());
+  if (auto* group = dynamic_cast<GroupDraftSource*>(first->source)) group->Prepare(turns, max_rows, times);
+  for (size_t i = 0; i < turns.size(); ++i) {
+    if (turns[i].source != nullptr) drafts[i] = turns[i].source->Propose(turns[i].ids, turns[i].most);
+  }
   const std::vector<int64_t> lengths = ChooseDraftLengths(drafts, max_rows, times);
   for (size_t i = 0; i < drafts.size(); ++i) drafts[i].resize(static_cast<size_t>(lengths[i]));
   return drafts;
@@ -334,7 +345,12 @@ StepItem StepAlone(Engine& engine, Generation& generation, PassTimes& times) {
   STOCH_CHECK(item.num_tokens > 0);
   const auto start = std::chrono::steady_clock::now();
   engine.Step({&item, 1});
-  if (decodes) times.Add(item.num_tokens, Milliseconds(std::chrono::steady_clock::now() - start));
+  const double ms = Milliseconds(std::chrono::steady_clock::now() - start);
+  if (decodes) {
+    times.Add(item.num_tokens, ms);
+  } else {
+    times.AddPrompt(item.num_tokens, ms);
+  }
   return item;
 }
 

@@ -23,6 +23,7 @@
 #include "engine/sampler.h"
 #include "engine/speculation/draft_lengths.h"
 #include "engine/speculation/draft_source.h"
+#include "engine/speculation/group_source.h"
 #include "loader/tokenizer/tokenizer.h"
 
 namespace stoch {
@@ -62,12 +63,13 @@ class Generation {
 
   const Engine& engine() const { return *engine_; }
   bool done() const { return result_.finish_reason != FinishReason::kNone; }
-  // Guesses at the tokens after its ids, for Next to check: from the source of the engine's options. Empty while tokens
-  // that it began with are left, where a grammar says what may come, and where the options draft nothing. Requires: !done(), and no step over it in flight.
-  std::vector<DraftedToken> Drafts();
+  // Itself for who guesses at the tokens after its ids: with the source of the engine's options. Without one while tokens
+  // that it began with are left, where a grammar says what may come, and where the options draft nothing.
+  // Requires: !done(), and no step over it in flight.
+  DraftTurn Turn();
   // Its share of the next pass within a budget of rows; num_tokens = 0 if it does not fit. What the item refers to
   // stays as it is until the next call. Requires: !done(), and no step over it in flight.
-  // drafts: tokens that the pass checks besides, as many of them as there are rows and pages for: Drafts(), cut. They are
+  // drafts: tokens that the pass checks besides, as many of them as there are rows and pages for: those of its source, cut. They are
   //         pending tokens of the sequence until Accept or the next call.
   StepItem Next(int64_t budget, std::span<const DraftedToken> drafts = {});
   // Errors of Accept: InvalidInput where a logit is not finite, or the grammar comes to nothing.
@@ -75,7 +77,7 @@ class Generation {
   // the prompt is complete, and one more for each draft that was picked. Returns: how many output rows were its own.
   // on_id: sees every token but a stop id, in order; false: its text came to a stop string, and nothing follows it.
   int64_t Accept(const StepItem& item, int64_t first_row, const std::function<bool(int32_t id)>& on_id = {});
-  // From now on Drafts() is empty: for who must see each token in a pass of its own.
+  // From now on nobody guesses for it: for who must see each token in a pass of its own.
   void DraftNothing() { draft_source_.reset(); }
   void Cancel();
   // The request of another Generation that goes on where this one is, with the same bits. This one is to be destroyed.

@@ -131,6 +131,11 @@ std::vector<MemoryPlan> PlanShards(const ModelFiles& files, const EngineOptions&
 
 namespace {
 
+// Options of PlaceNextTo.
+struct Asked : PlacementOptions {
+  BytesOfOthers others;
+};
+
 // What a GPU keeps free: allocations are rounded, memory has gaps, and others may want some.
 int64_t Margin(const DeviceInfo& info) {
   constexpr int64_t kMiB = int64_t{1} << 20;
@@ -162,9 +167,9 @@ std::vector<DeviceRoom> MakeRooms(const PlacementOptions& options, const Backend
 // Of what a CPU has free, half may go to the cache and workspaces of a context that nobody asked for.
 constexpr double kHostShare = 0.5;
 
-void CheckHostRoom(std::span<const MemoryPlan> plans, const Backend& backend, double share) {
+void CheckHostRoom(std::span<const MemoryPlan> plans, const MemoryBytes& others, const Backend& backend, double share) {
   if (backend.devices().front().kind != DeviceKind::kCpu) return;
-  int64_t wanted = 0;
+  int64_t wanted = others.kv_cache + others.workspace;
   for (const MemoryPlan& plan : plans) wanted += plan.total.kv_cache + plan.total.workspace;
   const DeviceInfo info = backend.info(backend.devices().front());
   if (static_cast<double>(wanted) <= share * static_cast<double>(info.free_bytes)) return;
@@ -172,27 +177,43 @@ void CheckHostRoom(std::span<const MemoryPlan> plans, const Backend& backend, do
 }
 
 // Requires: engine.context is set.
-DecoderPlacement PlaceContext(const PlacementOptions& options, const ModelFiles& files, const EngineOptions& engine,
-                              const Backend& backend, std::span<const DeviceRoom> rooms,
+DecoderPlacement PlaceInRooms(const Asked& options, const ModelFiles& files, const EngineOptions& engine,
+                              const Backend& backend, std::span<const DeviceRoom> rooms, const MemoryBytes& others,
                               std::optional<double> host_share) {
   PassShape shape = ShapeOf(files.config, engine);
   if (options.by_rows || options.stripes > 1) {
     std::vector<MemoryPlan> plans = PlanShards(files, engine, backend, options.stripes);
     for (MemoryPlan& plan : plans) plan = LocalPlan(std::move(plan), options.ranks, options.local, shape, files.config);
-    if (host_share) CheckHostRoom(plans, backend, *host_share);
+    if (host_share) CheckHostRoom(plans, others, backend, *host_share);
     return PlaceRows(files.config, plans, rooms, options.stripes);
   }
   // At most; which devices are used is not known yet.
   shape.lanes = std::min<int64_t>(kMaxLanes, static_cast<int64_t>(rooms.size()) * options.ranks);
   const MemoryPlan plan = LocalPlan(PlanMemory(files, engine.precision, engine.sc, shape, backend), options.ranks,
                                     options.local, shape, files.config);
-  if (host_share) CheckHostRoom({&plan, 1}, backend, *host_share);
+  if (host_share) CheckHostRoom({&plan, 1}, others, backend, *host_share);
   if (options.map_json) return PlaceByFile(files.config, plan, rooms, *options.map_json, options.map_name);
   return PlacePolicy(files.config, plan, rooms, options.policy);
 }
 
+// The same next to what else is on the first device.
+DecoderPlacement PlaceContext(const Asked& options, const ModelFiles& files, const EngineOptions& engine,
+                              const Backend& backend, std::span<const DeviceRoom> rooms,
+                              std::optional<double> host_share) {
+  if (!options.others) return PlaceInRooms(options, files, engine, backend, rooms, {}, host_share);
+  const MemoryBytes others = options.others(engine);
+  std::vector<DeviceRoom> left(rooms.begin(), rooms.end());
+  left.front().bytes = std::max<int64_t>(0, left.front().bytes - others.total());
+  try {
+    return PlaceInRooms(options, files, engine, backend, left, others, host_share);
+  } catch (const InvalidInput& error) {
+    throw InvalidInput(fmt::format("{}, with {} for its draft model on {}", error.what(), Bytes(others.total()),
+                                   DeviceName(left.front().device)));
+  }
+}
+
 // The most of engine->kv_tokens that fits, found by halving; a context, if not even that fits.
-void FitKvTokens(const PlacementOptions& options, const ModelFiles& files, const Backend& backend,
+void FitKvTokens(const Asked& options, const ModelFiles& files, const Backend& backend,
                  std::span<const DeviceRoom> rooms, EngineOptions* engine) {
   STOCH_CHECK(engine->context != 0);
   const auto fits = [&](int64_t pages) {
@@ -216,7 +237,7 @@ void FitKvTokens(const PlacementOptions& options, const ModelFiles& files, const
 }
 
 // Requires: engine->max_pass_rows is set.
-DecoderPlacement PlacePasses(const PlacementOptions& options, const ModelFiles& files, const Backend& backend,
+DecoderPlacement PlacePasses(const Asked& options, const ModelFiles& files, const Backend& backend,
                              EngineOptions* engine) {
   const std::vector<DeviceRoom> rooms = MakeRooms(options, backend);
   if (options.fit_kv) FitKvTokens(options, files, backend, rooms, engine);
@@ -246,7 +267,7 @@ DecoderPlacement PlacePasses(const PlacementOptions& options, const ModelFiles& 
 namespace {
 
 // As Place, of layers of other ranks too, which lie anywhere.
-DecoderPlacement PlaceAll(const PlacementOptions& options, const ModelFiles& files, const Backend& backend,
+DecoderPlacement PlaceAll(const Asked& options, const ModelFiles& files, const Backend& backend,
                           EngineOptions* engine) {
   if (options.stripes > 1) CheckDealt(backend, engine->precision, engine->sc);
   if (engine->max_pass_rows != 0) return PlacePasses(options, files, backend, engine);
@@ -275,7 +296,12 @@ DecoderPlacement PlaceAll(const PlacementOptions& options, const ModelFiles& fil
 
 DecoderPlacement Place(const PlacementOptions& options, const ModelFiles& files, const Backend& backend,
                        EngineOptions* engine) {
-  DecoderPlacement placement = PlaceAll(options, files, backend, engine);
+  return PlaceNextTo(options, files, backend, engine, {});
+}
+
+DecoderPlacement PlaceNextTo(const PlacementOptions& options, const ModelFiles& files, const Backend& backend,
+                             EngineOptions* engine, const BytesOfOthers& others) {
+  DecoderPlacement placement = PlaceAll({options, others}, files, backend, engine);
   placement.ranks = options.ranks;
   placement.local = options.local;
   return placement;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -66,6 +67,14 @@ DecoderPlacement Place(const PlacementOptions& options, const ModelFiles& files,
 // devices.
 std::vector<MemoryPlan> PlanShards(const ModelFiles& files, const EngineOptions& engine, const Backend& backend,
                                    int stripes = 1);
+
+// What else an engine with these options has on the first device: its draft model.
+using BytesOfOthers = std::function<MemoryBytes(const EngineOptions& engine)>;
+
+// Place, with room for the others; the size of a KV cache that fit_kv asks for leaves room, too. Empty: there are none.
+// Errors: as Place, which say what the others take.
+DecoderPlacement PlaceNextTo(const PlacementOptions& options, const ModelFiles& files, const Backend& backend,
+                             EngineOptions* engine, const BytesOfOthers& others);
 
 struct DeviceRoom {
   Device device;

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "app/options/not_empty.h"
 #include "engine/speculation/ngram_drafts.h"
 #include "kernels/base/error.h"
 
@@ -13,26 +14,23 @@ void AddSpeculationOptions(CLI::App& command, SpeculationOptions* options) {
   command
       .add_option(
           "--speculate", options->speculate,
-          "ngram: tokens that followed the last three before are checked in one pass, where that is faster; the "
-          "text is the same")
+          "Who guesses tokens that are checked in one pass, where that is faster; the text is the same. ngram: "
+          "what followed the last three before; or a smaller model with the same tokenizer, as --model takes it")
       ->capture_default_str()
-      ->check(CLI::IsMember({"ngram", "off"}));
+      ->check(NotEmpty());
   command.add_option("--draft-tokens", options->draft_tokens, "Guesses that a pass checks of a sequence at most")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, kMaxDraftTokens));
 }
 
 void Apply(const SpeculationOptions& options, EngineOptions* engine) {
-  if (options.speculate != "off" && options.speculate != "ngram") {
-    throw InvalidInput("speculate = '" + options.speculate + "': allowed is ngram, off");
-  }
   if (options.draft_tokens < 1 || options.draft_tokens > kMaxDraftTokens) {
     throw InvalidInput("draft_tokens = " + std::to_string(options.draft_tokens) + ": allowed is 1.." +
                        std::to_string(kMaxDraftTokens));
   }
   if (options.speculate == "off") return;
   engine->draft_tokens = options.draft_tokens;
-  engine->make_drafts = [] { return std::make_unique<NgramDrafts>(); };
+  if (options.speculate == "ngram") engine->make_drafts = [] { return std::make_unique<NgramDrafts>(); };
 }
 
 }  // namespace stoch::cli

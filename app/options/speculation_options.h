@@ -14,12 +14,14 @@ class App;
 namespace stoch::cli {
 
 struct SpeculationOptions {
-  std::string speculate = "off";  // or "ngram"
+  std::string speculate = "off";  // or "ngram", or a model as --model takes it
   int64_t draft_tokens = 7;
+  bool names_model() const { return speculate != "off" && speculate != "ngram"; }
 };
 
 void AddSpeculationOptions(CLI::App& command, SpeculationOptions* options);
-// Errors: InvalidInput for another name, or a number of drafts out of range.
+// Where a draft model is named, make_drafts is left to who loads it. Errors: InvalidInput for a number of drafts out of
+// range.
 void Apply(const SpeculationOptions& options, EngineOptions* engine);
 
 }  // namespace stoch::cli

@@ -13,6 +13,8 @@ constexpr double kLeastGain = 1.03;  // tokens per time, over passes without dra
 // Lengths that are tried: few, so that a pass of each is soon timed and recorded.
 constexpr std::array<int64_t, 4> kLengths = {1, 3, 7, 15};
 
+constexpr int64_t kManyRows = 32;  // from here on a row more costs what one of a prompt does
+
 // A row for a token that is less likely than this is not worth it.
 constexpr double kLeastLikely = 0.2;
 
@@ -40,6 +42,10 @@ void PassTimes::Add(int64_t rows, double ms) {
   last.ms[last.count++ % kKept] = ms;
 }
 
+void PassTimes::AddPrompt(int64_t rows, double ms) {
+  if (rows >= kManyRows) prompt_row_ms_ = ms / static_cast<double>(rows);
+}
+
 double PassTimes::Median(int64_t rows) const {
   const auto found = times_.find(rows);
   if (found == times_.end()) return 0;
@@ -53,7 +59,25 @@ double PassTimes::Ratio(int64_t rows, int64_t base) const {
   const double with = Median(rows);
   const double without = Median(base);
   if (with > 0 && without > 0) return with / without;
-  return 1 + kLikelyRowCost * static_cast<double>(rows - base);
+  // A CPU takes nearly as long for each row of a prompt as for a pass of one.
+  const double row_cost = without > 0 ? std::max(kLikelyRowCost, prompt_row_ms_ / without) : kLikelyRowCost;
+  return 1 + row_cost * static_cast<double>(rows - base);
+}
+
+std::optional<double> PassTimes::Ms(int64_t rows) const {
+  if (times_.empty()) return std::nullopt;
+  auto nearest = times_.lower_bound(rows);
+  if (nearest == times_.end() || (nearest->first != rows && nearest != times_.begin())) {
+    const auto above = nearest;
+    --nearest;
+    if (above != times_.end() && above->first - rows < rows - nearest->first) nearest = above;
+  }
+  const double ms = Median(nearest->first);
+  if (rows > kManyRows && rows > 2 * nearest->first && prompt_row_ms_ > 0) {
+    return ms + prompt_row_ms_ * static_cast<double>(rows);
+  }
+  const auto likely = [](int64_t count) { return 1 + kLikelyRowCost * static_cast<double>(count - 1); };
+  return ms * likely(rows) / likely(nearest->first);
 }
 
 std::vector<int64_t> ChooseDraftLengths(std::span<const std::vector<DraftedToken>> drafts, int64_t max_rows,

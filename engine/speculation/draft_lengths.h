@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -16,9 +17,15 @@ namespace stoch {
 class PassTimes {
  public:
   void Add(int64_t rows, double ms);
+  // A pass over rows of prompts. Of many, it tells what a row more costs where rows are not free.
+  void AddPrompt(int64_t rows, double ms);
+  bool knows_prompts() const { return prompt_row_ms_ > 0; }
   // Time of a pass of `rows` over that of a pass of `base` rows. Where one of the two has not been timed: an estimate, so
   // that it is tried and then timed.
   double Ratio(int64_t rows, int64_t base) const;
+  // Time of a pass of `rows` in ms. Where none has been timed: an estimate from the nearest that has, and for many rows from
+  // those of prompts; nullopt before any pass was timed.
+  std::optional<double> Ms(int64_t rows) const;
 
  private:
   static constexpr size_t kKept = 5;
@@ -29,6 +36,7 @@ class PassTimes {
   double Median(int64_t rows) const;  // 0: not seen
 
   std::map<int64_t, Last> times_;
+  double prompt_row_ms_ = 0;  // 0: not seen
 };
 
 // For one pass of the sequences whose drafts are given, a row each besides: how many drafts of each it should check.

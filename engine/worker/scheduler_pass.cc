@@ -91,10 +91,14 @@ void Scheduler::Time(const Pass& pass) {
   const Clock::time_point now = Clock::now();
   const std::chrono::duration<double, std::milli> took = now - std::max(pass.began, finished_);
   finished_ = now;
-  if (pass.prefills || engine_.options().draft_tokens == 0) return;
+  if (engine_.options().draft_tokens == 0) return;
   int64_t rows = 0;
   for (const StepItem& item : pass.items) rows += item.num_tokens;
-  pass_times_.Add(rows, took.count());
+  if (pass.prefills) {
+    pass_times_.AddPrompt(rows, took.count());
+  } else {
+    pass_times_.Add(rows, took.count());
+  }
 }
 
 // Drafts of the first jobs in order, as many as a pass takes.
@@ -102,6 +106,12 @@ std::vector<std::vector<DraftedToken>> Scheduler::DraftsOf(const std::vector<siz
   std::vector<Generation*> next;
   if (engine_.options().draft_tokens > 0) {
     for (size_t i = 0; i < std::min(share, order.size()); ++i) next.push_back(running_[order[i]].generation.get());
+  }
+  if (!next.empty() && hooks_.on_passes) {  // a draft model may run passes for them
+    std::vector<uint64_t> jobs;
+    for (const Pass& pass : passes_) jobs.insert(jobs.end(), pass.jobs.begin(), pass.jobs.end());
+    for (size_t i = 0; i < next.size(); ++i) jobs.push_back(running_[order[i]].id);
+    hooks_.on_passes(jobs);
   }
   std::vector<std::vector<DraftedToken>> drafts = DraftsForPass(next, pass_times_);
   drafts.resize(order.size());

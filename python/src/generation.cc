@@ -83,7 +83,11 @@ void StepAll(Engine& engine, const std::vector<TextGeneration*>& running, PassTi
   const auto start = std::chrono::steady_clock::now();
   engine.Step(items);
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
-  if (!prefills) times.Add(engine.shape().max_rows - budget, took.count());
+  if (prefills) {
+    times.AddPrompt(engine.shape().max_rows - budget, took.count());
+  } else {
+    times.Add(engine.shape().max_rows - budget, took.count());
+  }
   int64_t row = 0;
   for (size_t i = 0; i < items.size(); ++i) row += owners[i]->Accept(items[i], row);
 }

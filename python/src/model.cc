@@ -8,6 +8,7 @@
 
 #include "app/common_options.h"
 #include "app/demo_model.h"
+#include "app/draft.h"
 #include "app/options/max_memory.h"
 #include "app/output.h"
 #include "engine/grammar/grammar_compiler.h"
@@ -98,19 +99,22 @@ ModelPtr LoadModel(const LoadOptions& options, const Progress& progress) {
   if (model->tokenizer != nullptr) {
     engine.make_guide = MakerOf(std::make_shared<GrammarCompiler>(*model->tokenizer, files.config.vocab_size));
   }
+  const std::shared_ptr<DraftFiles> draft = cli::OpenDraft(options.speculation, files, engine, options.sc);
+  if (draft != nullptr) cli::RequireSameTokens(files, model->tokenizer.get(), *draft);
   std::string notice;
   std::shared_ptr<Backend> backend =
       OpenBackend(options.device, {.threads = options.threads, .cpu_variant = options.cpu_variant}, &notice);
   WatchForFork();
   if (!notice.empty()) model->notices.push_back(notice);
   const PlacementOptions placement = PlacementOf(options, *backend);
-  engine.placement = Place(placement, files, *backend, &engine);
+  engine.placement = PlaceNextTo(placement, files, *backend, &engine, cli::OthersOf(draft.get(), *backend));
   engine.on_progress = [&progress](const LoadProgress& load) {
     CheckSignals();
     if (!progress) return;
     const nb::gil_scoped_acquire gil;
     progress(load.done_bytes, load.total_bytes, "loading");
   };
+  cli::LoadDraft(draft.get(), backend, files.config, &engine);
   model->engine = Engine::Open(std::move(backend), std::move(files), engine);
   for (const std::string& text : model->engine->notices()) model->notices.push_back(text);
   return model;

@@ -603,7 +603,7 @@ def load(
     context: int = 0,
     batch: int = 8,
     pass_rows: int = 0,
-    speculate: str = "off",
+    speculate: str | os.PathLike[str] = "off",
     draft_tokens: int = 7,
     seed: int | None = None,
     tokenizer: str | os.PathLike[str] | None = None,
@@ -624,8 +624,9 @@ def load(
     batch    sequences that one pass takes at most; it changes memory and speed, never bits.
     context  positions of a sequence; 0 is the model's, or what fits of it.
     pass_rows  of a prompt, computed at once: fewer take less memory and more time; 0 is what the device wants.
-    speculate  "ngram": what followed the last three tokens before is checked in one pass, draft_tokens at most, where
-             that is faster; text and log-probabilities are the same bits.
+    speculate  who guesses tokens that one pass checks, draft_tokens at most, where that is faster; text and
+             log-probabilities are the same bits. "ngram": what followed the last three tokens before; or a smaller
+             model with the same tokenizer, named as model is.
     seed     of random:SHAPE.
     mp, smooth, mask  files, as ModelConfig takes them.
     chat_template  a Jinja file, or a name as --chat-template takes it; the model's where nothing is given.
@@ -662,7 +663,7 @@ def load(
             _whole("context", context),
             _whole("batch", batch),
             _whole("pass_rows", pass_rows),
-            speculate,
+            os.fspath(speculate),
             _whole("draft_tokens", draft_tokens),
             _whole("threads", threads, 32),
             cpu_variant,

@@ -219,13 +219,16 @@ def test_pass_rows_change_no_bit(demo: str) -> None:
 
 def test_speculation_changes_no_bit(demo: str) -> None:
     answers = []
-    for speculate in ("off", "ngram"):
+    for speculate in ("off", "ngram", "demo"):
         with stoch.load(demo, device="cpu", speculate=speculate) as model:
             answers.append(model.generate("Tom had a dog. Tom had a cat. Tom had a", max_tokens=40, temperature=0))
-    assert answers[0].text == answers[1].text
+    assert answers[0].text == answers[1].text == answers[2].text
     assert answers[0].logits_sha256 == answers[1].logits_sha256 is not None
     assert answers[0].drafts is None
     assert set(answers[1].drafts or {}) == {"passes", "drafted", "accepted"}
+    assert set(answers[2].drafts or {}) == {"passes", "drafted", "accepted"}
+    with pytest.raises(stoch.InvalidInput, match="draft model random:llama-3.2-1b: has no tokenizer"):
+        stoch.load(demo, device="cpu", speculate="random:llama-3.2-1b")
     with pytest.raises(stoch.InvalidInput, match="speculate = 'draft': allowed is ngram, off"):
         stoch.load(demo, device="cpu", speculate="draft")
     with pytest.raises(stoch.InvalidInput, match="draft_tokens = 16"):

@@ -187,6 +187,7 @@ std::vector<Layer> MakeLayers() {
       {"engine/ipc/", {"kernels/base/", "engine/request/"}},
       {"engine/gateway/", gateway + Patterns{"engine/ipc/", "engine/serve/*.h"}},
       {"engine/speculation/", {}},
+      {"engine/draft_model/", models + Patterns{"engine/*.h", "engine/request/", "engine/speculation/"}},
       {"engine/worker/",
        models + Patterns{"kernels/wrappers/", "engine/*.h", "engine/request/", "engine/ipc/", "engine/speculation/"}},
       {"engine/ranks/mpi/", models},

@@ -81,7 +81,11 @@ TEST(FormatSpeculation, EveryForm) {
   EXPECT_DOUBLE_EQ(result.tokens_per_s(), 1500);
   EXPECT_DOUBLE_EQ(result.with_tokens_per_s(), 3000);
   EXPECT_DOUBLE_EQ(result.gain(), 2);
-  const SpeculationEnvironment environment{.model = "m", .device = "cpu", .speculate = "ngram", .draft_tokens = 7};
+  SpeculationEnvironment environment;
+  environment.model = "m";
+  environment.device = "cpu";
+  environment.speculate = "ngram";
+  environment.draft_tokens = 7;
   const std::string table = FormatSpeculation(environment, {result}, "md");
   EXPECT_NE(
       table.find("| edits  |         4 |             1500 | 3000 | 2.000 |             75 |   40 |           30 |"),

@@ -358,5 +358,31 @@ TEST(InspectCli, StripesAreShownAndUsed) {
   ExpectRefused(run("generate", "cpu:2", {"sequence", "--prompt", "a", "--device-map", "balanced"}), "balanced");
 }
 
+TEST(InspectCli, CountsADraftModel) {
+  const auto inspect = [](const std::vector<std::string>& more) {
+    std::vector<std::string> all = {"--json", "--batch", "2"};
+    all.insert(all.end(), more.begin(), more.end());
+    return ExpectJson(RunStoch(WithDemo("inspect", all)));
+  };
+  const nlohmann::json plain = inspect({});
+  EXPECT_FALSE(plain.contains("draft_model"));
+  const nlohmann::json both = inspect({"--speculate", "demo"});
+  const nlohmann::json& draft = both["draft_model"];
+  EXPECT_EQ(draft["model"], plain["model"]);
+  EXPECT_EQ(draft["precision"], "sc");
+  for (const char* part : {"weights", "scales", "embedding", "kv_cache"}) {
+    EXPECT_EQ(draft["memory"][part], plain["memory"][part]) << part;
+    EXPECT_EQ(both["memory"][part], plain["memory"][part]) << part;
+  }
+  EXPECT_GT(draft["memory"]["workspace"], 0);
+  const ProcessResult text = RunStoch(WithDemo("inspect", {"--speculate", "demo"}));
+  EXPECT_NE(text.out.find("draft model demo, KV cache"), std::string::npos) << text.out;
+  // Room for the model, and none for its draft model.
+  const int64_t own = plain["memory"]["total"].get<int64_t>();
+  ExpectRefused(RunStoch(WithDemo("inspect",
+                                  {"--batch", "2", "--speculate", "demo", "--max-memory", "0=" + std::to_string(own)})),
+                "for its draft model");
+}
+
 }  // namespace
 }  // namespace stoch::test

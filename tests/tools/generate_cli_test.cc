@@ -224,5 +224,32 @@ TEST(TokenizeCli, IdsAndBack) {
   ExpectRefused(RunStoch({"tokenize", "--model", "/dev/null", "--prompt", "a"}), "/dev/null");
 }
 
+// Guesses of a draft model change no text, and one that is no use is refused in a sentence.
+TEST(GenerateCli, ADraftModelHasTheSameText) {
+  const std::vector<std::string> request = {"--prompt", "Once upon a time", "--max-tokens", "40", "--json", "--quiet"};
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = request;
+    all.insert(all.end(), more.begin(), more.end());
+    return RunStoch(WithDemo("generate", all));
+  };
+  nlohmann::json plain = ExpectJson(with({"--temperature", "0.8"}));
+  nlohmann::json drafting = ExpectJson(with({"--temperature", "0.8", "--speculate", DemoModel()}));
+  for (const char* key : {"ids", "text", "logprobs", "logits_sha256"}) EXPECT_EQ(drafting[key], plain[key]) << key;
+  EXPECT_TRUE(drafting.contains("drafts"));
+  std::vector<std::string> by_rows = {"generate", "--model",       DemoModel(), "--device",    "cpu:2", "--split",
+                                      "row",      "--temperature", "0.8",       "--speculate", "demo"};
+  by_rows.insert(by_rows.end(), request.begin(), request.end());
+  EXPECT_EQ(ExpectJson(RunStoch(by_rows))["ids"], plain["ids"]);
+
+  ExpectRefused(with({"--speculate", "nobody"}), "speculate = 'nobody': allowed is ngram, off or a model: nobody");
+  ExpectRefused(with({"--speculate", "random:llama-3.2-1b"}),
+                "draft model random:llama-3.2-1b: has no tokenizer; a draft model needs the tokenizer of demo");
+  ExpectRefused(with({"--speculate", "demo", "--sc", "attention=per_head"}), "draft_tokens = 7: rows of a pass");
+  const TempDir folder;
+  TinyModel tiny;
+  WriteTinyModel(folder.path(), tiny);
+  ExpectRefused(with({"--speculate", folder.path().string()}), "tokenizer");
+}
+
 }  // namespace
 }  // namespace stoch::test

@@ -161,6 +161,7 @@ TEST_F(RanksCli, BadInputIsOneSentenceOfRankZero) {
   refused(2, {"--rank-layers", "2,2"}, "--rank-layers 2,2: expected 2 numbers");
   refused(2, {"--rank-layers", "1,2,2"}, "--rank-layers 1,2,2: expected 2 numbers");
   refused(6, {}, "6 ranks: allowed is 2..5");
+  refused(2, {"--speculate", "demo"}, "--ranks mpi: has no draft model");
   refused(1, {}, "--ranks mpi: one rank: start it with mpirun or srun");
   ExpectRefused(RunStoch(OnRanks(words)), "--ranks mpi: one rank: start it with mpirun or srun");
 }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "app/command.h"
+#include "app/draft.h"
 #include "app/interrupt.h"
 #include "app/output.h"
 #include "app/progress.h"
@@ -219,8 +220,10 @@ ExitCode RunSpeculationBench(const SpeculationBenchOptions& options, std::shared
   engine_options.context = context;
   engine_options.kv_tokens = engine_options.max_sequences * RoundUpToPages(context);
   Apply(options.speculation, &engine_options);
+  const std::shared_ptr<DraftFiles> draft = OpenDraft(options.speculation, files, engine_options, arithmetic.sc);
+  if (draft != nullptr) RequireSameTokens(files, tokenizer.get(), *draft);
   const std::unique_ptr<Engine> engine =
-      OpenEngine(std::move(backend), std::move(files), engine_options, options.device, options.output);
+      OpenWithDraft(std::move(backend), std::move(files), engine_options, options.device, options.output, draft.get());
   SpeculationBench bench(options, *engine);
   ProgressBar bar("measuring", options.output.quiet);
   const int64_t total = static_cast<int64_t>(prompts.size() * options.sequences.size()) * 2 * (options.repetitions + 1);

@@ -14,6 +14,7 @@
 
 #include "app/command.h"
 #include "app/common_options.h"
+#include "app/draft.h"
 #include "app/host/standard_error.h"
 #include "app/interrupt.h"
 #include "app/options/chat_options.h"
@@ -151,18 +152,21 @@ ExitCode Run(const Options& options) {
   const auto compiler = std::make_shared<GrammarCompiler>(*tokenizer, files.config.vocab_size);
   const GrammarSpec grammar = ReadGrammar(options.grammar, *compiler);
   engine_options.make_guide = MakerOf(compiler);
+  const std::shared_ptr<DraftFiles> draft =
+      OpenDraft(options.speculation, files, engine_options, options.arithmetic.sc);
+  if (draft != nullptr) RequireSameTokens(files, tokenizer.get(), *draft);
   // Everything that can be wrong is found before the weights are loaded.
   if (options.chat) {
     const Chat chat(*tokenizer, options.chat_settings);
     ChatRequest conversation = BeginChat(options, chat);
-    const std::unique_ptr<Engine> engine =
-        OpenEngine(Open(options.device), std::move(files), engine_options, options.device, options.output);
+    const std::unique_ptr<Engine> engine = OpenWithDraft(Open(options.device), std::move(files), engine_options,
+                                                         options.device, options.output, draft.get());
     return RunChat(*engine, *tokenizer, chat, std::move(conversation), RequestFrom(options, grammar), options.output);
   }
   const std::string prompt = PromptText(options);
   extra.trace = OpenTrace(options.cost, 1);
-  const std::unique_ptr<Engine> engine =
-      OpenEngine(Open(options.device), std::move(files), engine_options, options.device, options.output);
+  const std::unique_ptr<Engine> engine = OpenWithDraft(Open(options.device), std::move(files), engine_options,
+                                                       options.device, options.output, draft.get());
   return RunOnce(options, extra, *engine, *tokenizer, grammar, prompt);
 }
 

@@ -14,8 +14,10 @@
 
 #include "app/command.h"
 #include "app/common_options.h"
+#include "app/draft.h"
 #include "app/interrupt.h"
 #include "app/options/product_options.h"
+#include "app/options/speculation_options.h"
 #include "app/output.h"
 #include "app/rank_plans.h"
 #include "app/report/multiplier.h"
@@ -47,6 +49,7 @@ struct Options {
   DeviceOptions device;
   ArithmeticOptions arithmetic;
   int64_t batch = 1;
+  SpeculationOptions speculation;
   OutputOptions output;
   bool digest = false;
   std::string table, table_code = "file", table_order = "file";
@@ -118,6 +121,8 @@ struct Report {
   const Backend& backend;
   const std::vector<MemoryBytes>& by_device;  // in the order of backend.devices()
   const std::vector<OperatorRow>& operators;  // empty without SC
+  const DraftFiles* draft;                    // null: none
+  const MemoryBytes& draft_bytes;             // of the first device, next to the others
 
   Device device() const { return backend.devices()[0]; }
 };
@@ -230,7 +235,7 @@ std::string AsJson(const Report& report) {
         {{"name", tensor.name}, {"dtype", StoredType(tensor)}, {"shape", tensor.shape}, {"file", tensor.file}});
   }
   const bool sc = report.engine.precision == Precision::kSc;
-  const Json document = {
+  Json document = {
       {"model", report.files.name},
       {"config", ConfigJson(report.files.config)},
       {"parameters",
@@ -253,6 +258,12 @@ std::string AsJson(const Report& report) {
       {"kernels", KernelsJson(report)},
       {"notices", report.engine.notices},
       {"tensors", tensors}};
+  if (report.draft != nullptr) {
+    document["draft_model"] = {{"model", report.draft->files.name},
+                               {"precision", PrecisionName(report.draft->precision)},
+                               {"device", DeviceName(report.device())},
+                               {"memory", MemoryJson(report.draft_bytes)}};
+  }
   return document.dump();
 }
 
@@ -336,6 +347,15 @@ std::string AsText(const Report& report) {
   if (memory.runtime > 0) plan.Add({"context, code, graphs", Bytes(memory.runtime)});
   plan.Add({"total", Bytes(memory.total())});
   if (memory.host > 0) plan.Add({"embedding, on the host", Bytes(memory.host)});
+  if (report.draft != nullptr) {
+    const MemoryBytes& draft = report.draft_bytes;
+    const std::string name = "draft model " + report.draft->files.name;
+    plan.Add({name + ", weights", Bytes(draft.weights + draft.scales + draft.embedding)});
+    plan.Add({name + ", KV cache", Bytes(draft.kv_cache)});
+    plan.Add({name + ", workspace", Bytes(draft.workspace)});
+    plan.Add({fmt::format("total with it, on {}", DeviceName(report.device())),
+              Bytes(report.by_device.front().total() + draft.total())});
+  }
   plan.Add({"read per decoded token", Bytes(report.plan.decode_stream_bytes)});
   text += plan.Markdown() + '\n';
 
@@ -413,10 +433,13 @@ ExitCode Run(const Options& options) {
   Apply(options.arithmetic, &engine);
   engine.context = options.model.context;
   engine.max_sequences = options.batch;
+  Apply(options.speculation, &engine);
   const ModelFiles files = OpenModelFiles(options.model.model);
+  const std::shared_ptr<DraftFiles> draft = OpenDraft(options.speculation, files, engine, options.arithmetic.sc);
+  if (draft != nullptr) RequireSameTokens(files, OpenTokenizer(options.model, files).get(), *draft);
   const std::shared_ptr<Backend> backend = Open(options.device);
   if (options.device.ranks.job != nullptr) return RunRanks(options, files, *backend, engine);
-  const DecoderPlacement placement = PlaceOn(options.device, files, *backend, &engine);
+  const DecoderPlacement placement = PlaceWithDraft(options.device, files, *backend, &engine, draft.get());
   engine.placement = placement;
   const PassShape shape = ShapeOf(files.config, engine);
   const MemoryPlan plan = PlanMemory(files, engine.precision, engine.sc, shape, *backend);
@@ -426,7 +449,8 @@ ExitCode Run(const Options& options) {
   }
   std::vector<OperatorRow> operators;
   if (engine.precision == Precision::kSc) operators = OperatorRows(engine.sc, files.config, *backend);
-  const Report report{files, engine, shape, plan, placement, *backend, by_device, operators};
+  const MemoryBytes draft_bytes = draft == nullptr ? MemoryBytes() : PlanDraft(*draft, engine, *backend);
+  const Report report{files, engine, shape, plan, placement, *backend, by_device, operators, draft.get(), draft_bytes};
   Print(options.output.json ? AsJson(report) + '\n' : AsText(report));
   return kDone;
 }
@@ -439,6 +463,7 @@ CommandBody AddInspect(CLI::App& command) {
       "Examples:\n"
       "  stoch inspect --model demo\n"
       "  stoch inspect --model random:llama-3.1-8b --context 4096 --json\n"
+      "  stoch inspect --model random:llama-3.1-8b --speculate random:llama-3.2-1b\n"
       "  stoch inspect --product --sc gate=and,source=sobol\n"
       "  mpirun -n 2 stoch inspect --ranks mpi --model DIR");
   auto options = std::make_shared<Options>();
@@ -455,6 +480,7 @@ CommandBody AddInspect(CLI::App& command) {
   command.add_option("--batch", options->batch, "Sequences of a whole context to plan the KV cache for")
       ->capture_default_str()
       ->check(CLI::Range(1, 4096));
+  AddSpeculationOptions(command, &options->speculation);
   AddDeviceOptions(command, &options->device);
   AddRankOptions(command, &options->device.ranks);
   AddOutputOptions(command, &options->output);

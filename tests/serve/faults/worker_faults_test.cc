@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "tests/serve/faults/fault_load.h"
+#include "tests/support/deep_model.h"
 
 namespace stoch::test {
 namespace {
@@ -53,6 +54,45 @@ TEST_F(WorkerFaults, EveryAnswerIsTheOneGivenAlone) {
   EXPECT_EQ(Metric(port, "stoch_sequences_refused_total"), 0);
   server.Signal(SIGTERM);
   EXPECT_EQ(server.Wait(seconds(30)), 0);
+}
+
+// A model that a smaller one guesses well for, in a worker that is lost with both: answers are those without guesses.
+TEST_F(WorkerFaults, ADraftModelChangesNoAnswer) {
+  const TempDir folder;
+  WriteDeepModel(kDemo, folder / "deep", 25);
+  std::vector<Json> alone;
+  {
+    Serving plain({}, (folder / "deep").string());
+    ASSERT_TRUE(plain.Logs("ready")) << plain.Log();
+    alone = AskedAlone(plain.port());
+  }
+  Serving server({"--speculate", kDemo}, (folder / "deep").string());
+  ASSERT_TRUE(server.Logs("ready")) << server.Log();
+  const uint16_t port = server.port();
+  UnderLoad(port, alone, NumberFromEnvironment("STOCH_FAULT_CLIENTS", 16), [&] {
+    for (int moment = 0; moment < 2; ++moment) {
+      const Health before = WaitUntilReady(port);
+      const double tokens = Metric(port, kTokens) + 200;
+      const auto slowest = Clock::now() + seconds(60);
+      while (Metric(port, kTokens) < tokens && Clock::now() < slowest) std::this_thread::sleep_for(milliseconds(10));
+      const auto pid = before.workers[0]["pid"].get<pid_t>();
+      kill(pid, SIGKILL);
+      WaitForEnd(pid);
+      while (WaitUntilReady(port).workers[0]["pid"] == pid && Clock::now() < slowest) {
+        std::this_thread::sleep_for(milliseconds(20));
+      }
+    }
+    WaitUntilReady(port);
+  });
+  // One sequence at a time, until guesses paid once.
+  const auto accepted = [&] { return Metric(port, "stoch_draft_tokens_accepted_total"); };
+  const auto deadline = Clock::now() + seconds(60);
+  do {
+    EXPECT_EQ(AskedAlone(port), alone);
+  } while (accepted() == 0 && Clock::now() < deadline);
+  EXPECT_GE(Metric(port, "stoch_worker_restarts_total"), 2);
+  EXPECT_EQ(Metric(port, "stoch_sequences_refused_total"), 0);
+  if (accepted() == 0) GTEST_SKIP() << "guesses did not pay within a minute: nothing was told about them";
 }
 
 TEST_F(WorkerFaults, TwoReplicasAreNeverBothAway) {

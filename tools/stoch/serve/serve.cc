@@ -20,6 +20,7 @@
 
 #include "app/command.h"
 #include "app/common_options.h"
+#include "app/draft.h"
 #include "app/interrupt.h"
 #include "app/output.h"
 #include "app/version.h"
@@ -246,7 +247,7 @@ std::unique_ptr<Engine> OpenLocalEngine(const ServeOptions& options, ServedModel
   output.quiet = options.engine.quiet;
   DeviceOptions devices = options.engine.device;
   devices.fit_kv = KvFitOf(options.engine);
-  return OpenEngine(Open(devices), std::move(served.files), served.engine, devices, output);
+  return OpenWithDraft(Open(devices), std::move(served.files), served.engine, devices, output, served.draft.get());
 }
 
 // Errors: InvalidInput where it cannot listen; Interrupted.
@@ -318,6 +319,7 @@ ExitCode Run(ServeOptions options) {
     model = *pool->model();
     runner = std::move(pool);
     served.files = ModelFiles();  // its weights are none of this process's business
+    served.draft.reset();
   }
   if (opening.valid()) chat = opening.get();
   server.Attach(model, LanguageOf(served, chat, grammars.get()), std::move(runner), served.identity);

@@ -15,6 +15,7 @@
 #include <stop_token>
 #include <utility>
 
+#include "app/draft.h"
 #include "app/version.h"
 #include "engine/weights_digest.h"
 #include "kernels/base/error.h"
@@ -75,19 +76,24 @@ void OpenWeights(const ServedEngine& options, ServedModelFiles* served) {
   if (!served->files.folder.empty()) served->identity.config = DigestFiles(served->files.folder, configs);
 }
 
+// Returns: whether its file had no note. Errors: DeviceError where it had another one.
+bool AddNote(const FileNote& note, ServedModelFiles* served) {
+  const auto same = [&note](const FileNote& other) { return other.stamp.path == note.stamp.path; };
+  const auto known = std::find_if(served->notes.begin(), served->notes.end(), same);
+  if (known == served->notes.end()) {
+    served->notes.push_back(note);
+    return true;
+  }
+  if (known->Digest() != note.Digest()) throw DeviceError(note.stamp.path.string() + " was changed while it was read");
+  return false;
+}
+
 void OpenServedTokenizer(const ServedEngine& options, ServedModelFiles* served) {
   const FileRecord record;
   served->tokenizer = OpenTokenizer(options.model, served->files);
   if (served->tokenizer == nullptr) return;
   for (const FileNote& note : record.notes()) {
-    const auto same = [&note](const FileNote& other) { return other.stamp.path == note.stamp.path; };
-    const auto known = std::find_if(served->notes.begin(), served->notes.end(), same);
-    if (known == served->notes.end()) {
-      served->notes.push_back(note);
-      served->gateway_only.push_back(note.stamp.path.string());
-    } else if (known->Digest() != note.Digest()) {
-      throw DeviceError(note.stamp.path.string() + " was changed while it was read");
-    }
+    if (AddNote(note, served)) served->gateway_only.push_back(note.stamp.path.string());
   }
   const std::string& own = options.model.tokenizer;
   served->identity.tokenizer =
@@ -107,6 +113,20 @@ void ReadSettings(const ServedEngine& options, ServedModelFiles* served) {
   if (map.ends_with(".json")) served->notes.push_back(NoteOf(map));
 }
 
+// The draft model makes no answer, so it is no part of the identity; but its files are mapped.
+void OpenServedDraft(const ServedEngine& options, ServedModelFiles* served) {
+  const FileRecord record;
+  served->draft = OpenDraft(options.speculation, served->files, served->engine, options.arithmetic.sc);
+  if (served->draft == nullptr) return;
+  for (const FileNote& note : record.notes()) AddNote(note, served);
+  const size_t opened = record.notes().size();
+  RequireSameTokens(served->files, served->tokenizer.get(), *served->draft);
+  const std::vector<FileNote>& notes = record.notes();
+  for (size_t i = opened; i < notes.size(); ++i) {
+    if (AddNote(notes[i], served)) served->gateway_only.push_back(notes[i].stamp.path.string());
+  }
+}
+
 }  // namespace
 
 ServedModelFiles OpenServed(const ServedEngine& options) {
@@ -114,6 +134,7 @@ ServedModelFiles OpenServed(const ServedEngine& options) {
   OpenWeights(options, &served);
   OpenServedTokenizer(options, &served);
   ReadSettings(options, &served);
+  OpenServedDraft(options, &served);
   return served;
 }
 

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/draft_model/draft_files.h"
 #include "engine/request/model_parts.h"
 #include "engine/serve/identity.h"
 #include "engine/serve/log.h"
@@ -24,6 +25,7 @@ struct ServedModelFiles {
   ModelFiles files;
   std::unique_ptr<Tokenizer> tokenizer;  // null: none
   EngineOptions engine;
+  std::shared_ptr<DraftFiles> draft;  // null: none
   serve::IdentityParts identity;
   std::vector<FileNote> notes;            // of all files
   std::vector<std::string> gateway_only;  // those of them that an engine does not read

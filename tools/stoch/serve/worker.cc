@@ -17,6 +17,7 @@
 
 #include "app/command.h"
 #include "app/common_options.h"
+#include "app/draft.h"
 #include "engine/grammar/grammar_compiler.h"
 #include "engine/ipc/rendezvous.h"
 #include "engine/ranks/job.h"
@@ -42,7 +43,7 @@ void Serve(const Options& options, serve::Worker& worker) {
   const FileRecord record;
   for (const std::string& file : options.gateway_files) (void)MappedFile(file);
   ModelFiles files = OpenModelFiles(options.engine.model.model);
-  const std::vector<FileStamp> weights = files.weights->files();
+  std::vector<FileStamp> weights = files.weights->files();
   ServedEngine engine_of = options.engine;
   engine_of.arithmetic.notices = false;  // the gateway speaks for all of them
   EngineOptions engine_options = EngineOptionsFrom(engine_of, files);
@@ -50,14 +51,20 @@ void Serve(const Options& options, serve::Worker& worker) {
   if (tokenizer != nullptr) {
     engine_options.make_guide = MakerOf(std::make_shared<GrammarCompiler>(*tokenizer, files.config.vocab_size));
   }
+  const std::shared_ptr<DraftFiles> draft =
+      OpenDraft(options.engine.speculation, files, engine_options, options.engine.arithmetic.sc);
+  if (draft != nullptr) {
+    const std::vector<FileStamp> more = draft->files.weights->files();
+    weights.insert(weights.end(), more.begin(), more.end());
+  }
   OutputOptions output;
   output.quiet = true;
   DeviceOptions devices = options.engine.device;
   devices.fit_kv = KvFitOf(options.engine);
   std::shared_ptr<Backend> backend = Open(devices);
   const bool issues_ahead = backend->devices().front().kind != DeviceKind::kCpu && !devices.launch_blocking;
-  const std::unique_ptr<Engine> engine =
-      OpenEngine(worker.Marked(std::move(backend), issues_ahead), std::move(files), engine_options, devices, output);
+  const std::unique_ptr<Engine> engine = OpenWithDraft(worker.Marked(std::move(backend), issues_ahead),
+                                                       std::move(files), engine_options, devices, output, draft.get());
   const auto check = [&weights] {
     const std::string changed = ChangedFile(weights);
     if (!changed.empty()) throw DeviceError(changed + " was changed while it was served");

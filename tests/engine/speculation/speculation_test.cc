@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <filesystem>
 #include <iterator>
 #include <map>
 #include <memory>
 #include <ostream>
 #include <random>
 
+#include "engine/draft_model/draft_model.h"
 #include "engine/generate.h"
 #include "engine/speculation/ngram_drafts.h"
 #include "tests/engine/logits_cases.h"
@@ -19,6 +21,7 @@
 #include "tests/support/expect_invalid.h"
 #include "tests/support/letters_tokenizer.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/tiny_model.h"
 
 namespace stoch::test {
 namespace {
@@ -28,8 +31,8 @@ const int kRequests =
     std::getenv("STOCH_TEST_REQUESTS") != nullptr ? std::atoi(std::getenv("STOCH_TEST_REQUESTS")) : 24;
 constexpr int64_t kVocab = 96;
 
-// Which drafts a source gives of an answer that it knows.
-enum class Drafts { kRight, kWrong, kCut, kNgram };
+// Which drafts a source gives of an answer that it knows, or who guesses: the model itself, or another of its kind.
+enum class Drafts { kRight, kWrong, kCut, kNgram, kOwnModel, kOtherModel };
 
 // Prompt -> the ids that follow it.
 using Answers = std::map<std::vector<int32_t>, std::vector<int32_t>>;
@@ -60,13 +63,17 @@ class KnownDrafts final : public DraftSource {
   Drafts drafts_;
 };
 
+DraftFiles DraftFilesOf(const std::filesystem::path& folder) {
+  return {OpenModelFiles(folder.string()), Precision::kSc, OptionsOf({"", Precision::kSc, ""}).sc};
+}
+
 struct SpeculationCase {
   BackendUnderTest backend;
   Drafts drafts;
   size_t sequences;
 
   std::string Name() const {
-    constexpr std::array<const char*, 4> kNames = {"right", "wrong", "cut", "ngram"};
+    constexpr std::array<const char*, 6> kNames = {"right", "wrong", "cut", "ngram", "own_model", "other_model"};
     return backend.Name() + "_" + kNames[static_cast<size_t>(drafts)] + "_" + std::to_string(sequences);
   }
   friend std::ostream& operator<<(std::ostream& out, const SpeculationCase& spec) { return out << spec.Name(); }
@@ -98,15 +105,34 @@ class SpeculationTest : public testing::TestWithParam<SpeculationCase> {
     return request;
   }
 
-  std::unique_ptr<Engine> Open(const std::shared_ptr<Backend>& backend, DraftSourceMaker make,
-                               const char* settings = "") {
+  std::unique_ptr<Engine> Open(const std::shared_ptr<Backend>& backend, DraftSourceMaker make) {
     model_ = TinyLogitsModel(scratch_.path());
-    EngineOptions options = OptionsOf({"", Precision::kSc, settings});
-    options.max_sequences = 8;
-    options.kv_tokens = 0;
+    EngineOptions options = Options();
     options.draft_tokens = make ? kMaxDraftTokens : 0;
     options.make_drafts = std::move(make);
     return Engine::Open(backend, OpenModelFiles(model_.folder.string()), options);
+  }
+
+  static EngineOptions Options() {
+    EngineOptions options = OptionsOf({"", Precision::kSc, ""});
+    options.max_sequences = 8;
+    options.kv_tokens = 0;
+    return options;
+  }
+
+  // Requires for models: Open has been called.
+  DraftSourceMaker MakerOf(Drafts drafts, const Answers& answers, const std::shared_ptr<Backend>& backend) {
+    if (drafts == Drafts::kNgram) return [] { return std::make_unique<NgramDrafts>(); };
+    if (drafts < Drafts::kNgram) {
+      return [drafts, &answers] { return std::make_unique<KnownDrafts>(answers, drafts); };
+    }
+    TinyModel other;
+    other.seed = 77;
+    WriteTinyModel(scratch_ / "other", other);
+    const DraftModelOptions always{.always = true};
+    const std::filesystem::path folder = drafts == Drafts::kOwnModel ? model_.folder : scratch_.path() / "other";
+    const auto model = DraftModel::Open(backend, DraftFilesOf(folder), TinyModel().config, Options(), always);
+    return [model] { return model->NewSource(); };
   }
 
   std::mt19937 random_{1};
@@ -154,11 +180,6 @@ std::vector<GenerateResult> RunTogether(Engine& engine, const std::vector<Genera
   return results;
 }
 
-DraftSourceMaker MakerOf(Drafts drafts, const Answers& answers) {
-  if (drafts == Drafts::kNgram) return [] { return std::make_unique<NgramDrafts>(); };
-  return [drafts, &answers] { return std::make_unique<KnownDrafts>(answers, drafts); };
-}
-
 TEST_P(SpeculationTest, RandomRequestsHaveTheSameAnswers) {
   STOCH_OPEN_OR_SKIP(backend, GetParam().backend);
   std::vector<GenerateRequest> requests;
@@ -170,13 +191,18 @@ TEST_P(SpeculationTest, RandomRequestsHaveTheSameAnswers) {
     expected.push_back(RunTogether(*plain, {request}, 1).front());
     answers[request.prompt] = expected.back().ids;
   }
-  const auto drafting = Open(backend, MakerOf(GetParam().drafts, answers));
+  const auto drafting = Open(backend, MakerOf(GetParam().drafts, answers, backend));
   const std::vector<GenerateResult> results = RunTogether(*drafting, requests, GetParam().sequences);
-  DraftCounts all;
+  DraftCounts all, greedy;
   for (size_t i = 0; i < requests.size(); ++i) {
     ExpectSame(expected[i], results[i], i);
-    all.drafted += results[i].drafts.drafted;
-    all.accepted += results[i].drafts.accepted;
+    const SamplingOptions& sampling = requests[i].sampling;
+    const bool is_greedy = sampling.temperature == 0 && !HasPenalties(sampling) && sampling.logit_bias.empty();
+    for (DraftCounts* counts : {&all, &greedy}) {
+      if (counts == &greedy && !is_greedy) continue;
+      counts->drafted += results[i].drafts.drafted;
+      counts->accepted += results[i].drafts.accepted;
+    }
   }
   const Drafts drafts = GetParam().drafts;
   EXPECT_TRUE(drafts == Drafts::kNgram || all.drafted > kRequests / 2) << all.drafted;
@@ -184,6 +210,9 @@ TEST_P(SpeculationTest, RandomRequestsHaveTheSameAnswers) {
   EXPECT_TRUE(drafts != Drafts::kCut || all.accepted < all.drafted) << all.accepted << " of " << all.drafted;
   // But for what follows a stop id.
   EXPECT_TRUE(drafts != Drafts::kRight || all.accepted > 9 * all.drafted / 10) << all.accepted << " of " << all.drafted;
+  EXPECT_TRUE(drafts != Drafts::kOwnModel || (greedy.drafted > 0 && greedy.accepted > 9 * greedy.drafted / 10))
+      << greedy.accepted << " of " << greedy.drafted;
+  EXPECT_TRUE(drafts != Drafts::kOtherModel || all.accepted < all.drafted / 5) << all.accepted << " of " << all.drafted;
 }
 
 // Text and stop strings, which may be met in the middle of what a pass brings.
@@ -202,7 +231,7 @@ TEST_P(SpeculationTest, TextsEndAtTheSameStopString) {
     expected.push_back(Generate(*plain, &tokenizer_, request));
     requests.push_back(request);
   }
-  const auto drafting = Open(backend, MakerOf(GetParam().drafts, answers));
+  const auto drafting = Open(backend, MakerOf(GetParam().drafts, answers, backend));
   for (size_t i = 0; i < requests.size(); ++i) {
     const GenerateResult result = Generate(*drafting, &tokenizer_, requests[i]);
     ExpectSame(expected[i], result, i);
@@ -223,7 +252,7 @@ TEST_P(SpeculationTest, GoOnFromWhereDraftsLeftThem) {
     request.stop_ids.clear();
     const GenerateResult expected = RunTogether(*plain, {request}, 1).front();
     answers[request.prompt] = expected.ids;
-    const auto drafting = Open(backend, MakerOf(GetParam().drafts, answers));
+    const auto drafting = Open(backend, MakerOf(GetParam().drafts, answers, backend));
     PrefixCache prefixes(*drafting);
     std::vector<int32_t> ids;
     for (int passes = 0; ids.size() < expected.ids.size(); ++passes) {
@@ -264,7 +293,8 @@ std::vector<SpeculationCase> Cases() {
   std::vector<SpeculationCase> cases;
   for (const BackendUnderTest& backend : BackendsUnderTest()) {
     if (backend.threads > 1) continue;  // threads divide rows as without guesses; many small passes take long
-    for (const Drafts drafts : {Drafts::kRight, Drafts::kWrong, Drafts::kCut, Drafts::kNgram}) {
+    for (const Drafts drafts :
+         {Drafts::kRight, Drafts::kWrong, Drafts::kCut, Drafts::kNgram, Drafts::kOwnModel, Drafts::kOtherModel}) {
       for (const size_t sequences : {1, 3, 8}) cases.push_back({backend, drafts, sequences});
     }
   }

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// What options of devices ask of a placement.
+#pragma once
+
+#include "app/common_options.h"
+#include "engine/placement.h"
+
+namespace stoch::cli {
+
+// --split, --device-map and --max-memory, ranks and what a server wants of its cache. Errors: InvalidInput.
+PlacementOptions PlacementFrom(const DeviceOptions& options, const Backend& backend);
+
+}  // namespace stoch::cli
