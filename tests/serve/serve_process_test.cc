@@ -458,7 +458,7 @@ TEST(ServeProcess, LargeBodiesTakeBoundedMemoryAndGiveItBack) {
       {"/v1/completions", R"({"prompt":[5],"other":[)" + strings + "]}", 400, 15 << 10},
       {"/v1/completions", R"({"prompt":[5],"other":[)" + numbers + "]}", 400, 15 << 10},
       {"/v1/completions", R"({"prompt":[5],"max_tokens":1,"user":")" + text + "\"}", 200, 15 << 10},
-      {"/tokenize", R"({"prompt":")" + text + "\"}", 400, 15 << 10},
+      {"/tokenize", R"({"prompt":")" + text + "\"}", 400, 16 << 10},
   };
   for (const Case& one : cases) {
     SCOPED_TRACE(one.body.substr(0, 40));
