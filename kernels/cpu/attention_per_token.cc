@@ -31,8 +31,8 @@ struct Scratch {
   struct Run {
     const ScLookup* lookup;
     int64_t begin, end;  // of `order`
-    std::span<const ScLeft> of(const std::vector<ScLeft>& left) const {
-      return {left.data() + begin, static_cast<size_t>(end - begin)};
+    std::span<const ScLeft> of(const std::vector<ScLeft>& rows) const {
+      return {rows.data() + begin, static_cast<size_t>(end - begin)};
     }
   };
   std::vector<int64_t> order;  // left rows by length
