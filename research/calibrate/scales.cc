@@ -67,7 +67,6 @@ std::vector<float> SmoothQuantScales(const std::vector<float>& largest_x, const 
 
 std::vector<float> SmoothQuantQkScales(const std::vector<float>& largest_q, const std::vector<float>& largest_k,
                                        double alpha) {
-  constexpr float kLeast = 1e-5f;
   std::vector<float> scales = SmoothQuantScales(largest_q, largest_k, alpha);
   double sum = 0;
   for (const float s : scales) sum += static_cast<double>(s);
