@@ -110,14 +110,17 @@ JobRunner::Submission WorkerPool::Submit(std::vector<Job> jobs) {
     submission.first = next_id_;
     try {
       for (Job& job : jobs) {
-        waiting_.Add(next_id_, job.client);
-        PoolJob& added = jobs_[next_id_++];
+        const uint64_t id = next_id_++;
+        waiting_.Add(id, job.client);
+        PoolJob& added = jobs_[id];
         added.job = std::move(job);
         added.arrival = Clock::now();
       }
-    } catch (const std::bad_alloc&) {  // all of them, or none
-      waiting_.Remove(next_id_);
-      for (uint64_t id = submission.first; id < next_id_; ++id) End(id);
+    } catch (const std::bad_alloc&) {  // all of them, or none: not even a place for a job that there is not
+      for (uint64_t id = submission.first; id < next_id_; ++id) {
+        waiting_.Remove(id);
+        jobs_.erase(id);
+      }
       throw;
     }
   }

@@ -164,7 +164,9 @@ INSTANTIATE_TEST_SUITE_P(Threads, GatewayScarce,
 class GatewayWithoutMemory : public GatewayScarce {};
 TEST_P(GatewayWithoutMemory, GoesOn) { FailEach(20, 0); }
 INSTANTIATE_TEST_SUITE_P(Threads, GatewayWithoutMemory,
-                         testing::Values(Role{"http-io", milliseconds(0)}, Role{"render", milliseconds(0)}), NameOf);
+                         testing::Values(Role{"http-io", milliseconds(0)}, Role{"http-api", milliseconds(0)},
+                                         Role{"render", milliseconds(0)}),
+                         NameOf);
 
 }  // namespace
 }  // namespace stoch::test

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pool of workers that cannot start ends every job and says why, though any allocation of its thread may fail.
+// Memory that runs out in a pool of workers: on its own thread while no worker can start, and on that of who submits.
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <chrono>
@@ -65,6 +66,44 @@ TEST(PoolScarce, GivesUpThoughAnyAllocationMayFail) {
   }
   EXPECT_GT(failed, 20);
   std::cout << failed << " allocations failed" << std::endl;
+}
+
+// Whoever is told that there was no memory left no job behind, and no place in the queue: the pool would look for its job.
+TEST(PoolScarce, TakesAllJobsOrNone) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers bring their own operator new";
+#endif
+  constexpr const char* kName = "submits";
+  std::thread([&] {
+    pthread_setname_np(pthread_self(), kName);
+    std::strncpy(scarcity.thread, kName, sizeof(scarcity.thread) - 1);
+    serve::WorkerPool::Options options;
+    options.commands = {{"/bin/sh", "-c", "sleep 60"}};  // it never becomes ready
+    serve::WorkerPool pool(std::move(options), [](const serve::LogLine&) {});
+    scarcity.fails = 1;
+    int failed = 0;
+    for (int64_t at = 1;; ++at) {
+      std::vector<serve::Job> jobs(kJobs);
+      for (serve::Job& job : jobs) {
+        job.client = "a client whose name is longer than a string holds without memory";
+        job.on_update = [](const serve::JobUpdate&) {};
+      }
+      scarcity.count = 0;
+      scarcity.fail_at = at;
+      bool taken = true;
+      try {
+        pool.Submit(std::move(jobs));
+      } catch (const std::bad_alloc&) {
+        taken = false;
+        ++failed;
+      }
+      scarcity.fail_at = 0;
+      ASSERT_EQ(pool.load().waiting, taken ? kJobs : 0) << "allocation " << at;
+      ASSERT_EQ(pool.Idle(), !taken) << "allocation " << at;
+      if (taken) break;
+    }
+    EXPECT_GT(failed, 10);
+  }).join();
 }
 
 }  // namespace
