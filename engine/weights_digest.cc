@@ -84,10 +84,10 @@ std::string DigestWeights(const ModelFiles& files, int threads, const std::funct
       failure = std::current_exception();
     }
   };
-  std::vector<std::thread> workers;
+  std::vector<std::jthread> workers;  // joined where one of them finds no memory to begin, too
   for (int i = 1; i < threads; ++i) workers.emplace_back(work);
   work();
-  for (std::thread& worker : workers) worker.join();
+  workers.clear();
   if (failure != nullptr) std::rethrow_exception(failure);
   if (stop()) return "";
   if (const std::string changed = ChangedFile(files.weights->files()); !changed.empty()) {

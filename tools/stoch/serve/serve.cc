@@ -31,6 +31,7 @@
 #include "engine/worker/local_model.h"
 #include "engine/worker/scheduler.h"
 #include "kernels/base/error.h"
+#include "tools/stoch/serve/digest_thread.h"
 #include "tools/stoch/serve/engine_options.h"
 #include "tools/stoch/serve/key_file.h"
 #include "tools/stoch/serve/log.h"

@@ -2,7 +2,6 @@
 #include "tools/stoch/serve/served_files.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
@@ -12,14 +11,12 @@
 #include <mutex>
 #include <optional>
 #include <set>
-#include <stop_token>
+#include <thread>
 #include <utility>
 
 #include "app/draft.h"
 #include "app/version.h"
-#include "engine/weights_digest.h"
 #include "kernels/base/error.h"
-#include "kernels/base/usable_threads.h"
 #include "loader/checkpoint/gguf/header.h"
 #include "loader/sha256.h"
 
@@ -28,8 +25,6 @@ namespace {
 
 constexpr std::chrono::seconds kLook{1};
 constexpr std::chrono::seconds kFarewell{1};
-constexpr int kNiceness = 10;
-constexpr int kMaxThreads = 4;
 
 // Of everything in front of a GGUF file's data: config and tokenizer are in there.
 std::string DigestHeader(const std::filesystem::path& path) {
@@ -233,25 +228,5 @@ std::string FileWatch::Changed(bool now) const {
   const std::lock_guard lock(state_->mutex);
   return state_->changed;
 }
-
-DigestThread::DigestThread(std::string model, std::vector<FileStamp> stamps,
-                           std::function<void(const std::string&, const std::string&)> on_done)
-    : thread_([model = std::move(model), stamps = std::move(stamps),
-               on_done = std::move(on_done)](const std::stop_token& stop) {
-        setpriority(PRIO_PROCESS, 0, kNiceness);  // of this thread alone, and of those it starts
-        try {
-          // Mapped a second time, with its own hints on what is read next.
-          const ModelFiles files = OpenModelFiles(model);
-          const std::vector<FileStamp> now = files.weights->files();
-          const bool same = std::equal(now.begin(), now.end(), stamps.begin(), stamps.end(),
-                                       [](const FileStamp& a, const FileStamp& b) { return a == b; });
-          if (!same) throw InvalidInput(model + ": files were changed since they were loaded");
-          const int threads = std::clamp(UsableThreads() / 2, 1, kMaxThreads);
-          const std::string digest = DigestWeights(files, threads, [&stop] { return stop.stop_requested(); });
-          if (!digest.empty()) on_done(digest, "");
-        } catch (const std::exception& error) {
-          on_done("", error.what());
-        }
-      }) {}
 
 }  // namespace stoch::cli

@@ -6,7 +6,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "engine/draft_model/draft_files.h"
@@ -58,19 +57,6 @@ class FileWatch {
  private:
   struct State;
   const std::shared_ptr<State> state_;
-};
-
-// Reads all weights once, in threads of low priority, and hands over their digest.
-class DigestThread {
- public:
-  // model: as for OpenModelFiles. stamps: of the files that are served; others get no digest. on_done hears the digest,
-  // or why there is none.
-  DigestThread(std::string model, std::vector<FileStamp> stamps,
-               std::function<void(const std::string& digest, const std::string& error)> on_done);
-  ~DigestThread() = default;  // stops it
-
- private:
-  std::jthread thread_;
 };
 
 }  // namespace stoch::cli
