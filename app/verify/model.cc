@@ -182,9 +182,9 @@ std::vector<Check> HashChecks(const VerifyContext& context, const std::string& p
   }
   std::vector<Check> checks;
   for (const auto& [config, hash] : recorded) {
-    checks.push_back({"hash." + config, "the recorded sha256 of logits", [context, config = config, hash = hash, run] {
-                        return CompareRecorded(context, config, run, hash);
-                      }});
+    checks.push_back(
+        {"hash." + config, "the recorded sha256 of logits",
+         [context, settings = config, wanted = hash, run] { return CompareRecorded(context, settings, run, wanted); }});
   }
   return checks;
 }

@@ -134,7 +134,7 @@ AskedGrammar ReadOutputs(const Ordered& value) {
       continue;
     }
     const auto* known = std::find_if(std::begin(kOutputs), std::end(kOutputs),
-                                     [&name = name](const GrammarField& output) { return name == output.name; });
+                                     [&wanted = name](const GrammarField& output) { return wanted == output.name; });
     if (known == std::end(kOutputs))
       Reject(field, "is not supported; allowed are json, json_object, regex, choice and grammar");
     Add(ReadField(*known, entry, field), &asked);
