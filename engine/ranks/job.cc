@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
@@ -141,14 +143,14 @@ double MeasureHop(RankLink& link, size_t bytes) {
   for (int from = 0; from < link.count(); ++from) {
     const int to = (from + 1) % link.count();
     if (link.rank() == to) {
-      for (int i = 0; i <= kTrips; ++i) SendText(link, from, TakeText(link, from, RankLink::Wait::kForever));
+      for (int i = 0; i <= kTrips; ++i) SendText(link, from, TakeText(link, from, RankLink::Wait::kOpening));
     }
     if (link.rank() != from) continue;
     Clock::time_point begin;
     for (int i = 0; i <= kTrips; ++i) {
       if (i == 1) begin = Clock::now();  // the first one waits for the other rank to come here
       SendText(link, to, row);
-      (void)TakeText(link, to, RankLink::Wait::kForever);
+      (void)TakeText(link, to, RankLink::Wait::kOpening);
     }
     hop_us = std::chrono::duration<double, std::micro>(Clock::now() - begin).count() / (2 * kTrips);
   }
@@ -238,6 +240,29 @@ IndexRange LayersOfRank(std::span<const int64_t> layers, int rank) {
   return range;
 }
 
+namespace {
+
+void TellAlive(RankLink& link, const std::stop_token& stop) {
+  std::mutex mutex;
+  std::condition_variable_any changed;
+  std::unique_lock lock(mutex);
+  try {
+    while (!stop.stop_requested()) {
+      SendAlive(link);
+      changed.wait_for(lock, stop, std::chrono::seconds(1), [] { return false; });
+    }
+  } catch (const LostRank&) {  // whoever waits for that rank next says so
+  }
+}
+
+}  // namespace
+
+RankJob::RankJob(RankLink& link, std::string build, std::string host)
+    : link_(link),
+      build_(std::move(build)),
+      host_(std::move(host)),
+      alive_([this](const std::stop_token& stop) { TellAlive(link_, stop); }) {}
+
 void RankJob::Tell(const std::string& purpose, const std::string& model, const ModelFiles& files,
                    const EngineOptions& options, std::span<const int64_t> layers) {
   Close();
@@ -291,6 +316,7 @@ void RankJob::Close() {
 
 void RankJob::End() {
   Close();
+  alive_ = {};  // what they hear last is this
   for (int to = 1; to < link_.count(); ++to) SendText(link_, to, "");
 }
 
@@ -303,7 +329,7 @@ std::string RankJob::NameOfHost(int rank) const {
 void FollowJob(RankLink& link, const FollowerOptions& options) {
   STOCH_CHECK(link.rank() > 0);
   for (;;) {
-    const std::string text = TakeText(link, 0, RankLink::Wait::kForever);
+    const std::string text = TakeText(link, 0, RankLink::Wait::kIdle);
     if (text.empty()) return;
     FollowedModel followed;
     Answer answer{"", {link.rank(), options.host, "", 0}};

@@ -15,6 +15,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/engine_options.h"
@@ -49,9 +50,9 @@ IndexRange LayersOfRank(std::span<const int64_t> layers, int rank);
 class RankJob {
  public:
   // `build`: what must be the same program on all ranks; `host`: where this one runs.
+  // From here until End the others are told once a second that rank 0 lives, by a thread of the job.
   // Requires: link outlives the job; its rank is 0.
-  RankJob(RankLink& link, std::string build, std::string host)
-      : link_(link), build_(std::move(build)), host_(std::move(host)) {}
+  RankJob(RankLink& link, std::string build, std::string host);
 
   RankLink& link() { return link_; }
   // Tells the others to load their layers, and closes what was open. Returns before they have.
@@ -79,6 +80,7 @@ class RankJob {
   std::string build_, host_;
   std::vector<std::string> hosts_;  // of ranks 1, 2, ... that have answered
   bool is_open_ = false;
+  std::jthread alive_;  // tells that
 };
 
 // Settings that a rank other than 0 takes from its own command line.
@@ -93,7 +95,8 @@ struct FollowerOptions {
   // RankReport::about, of a model with engine.placement.
   std::function<std::string(const ModelFiles& files, const Backend& backend, const EngineOptions& engine)> describe;
 };
-// The body of every rank but 0: loads and runs what it is told until the job ends. Errors: LostRank, DeviceError.
+// The body of every rank but 0: loads and runs what it is told until the job ends. Errors: LostRank, also where rank 0 says nothing
+// for limit(kIdle); DeviceError.
 void FollowJob(RankLink& link, const FollowerOptions& options);
 
 }  // namespace stoch

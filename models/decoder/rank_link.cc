@@ -14,7 +14,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "ranks send numbers as they are in memory");
 
-enum class Kind : uint32_t { kPiece = 0x53740001, kClose, kRows, kOutputs, kRefusal, kText, kHeartbeat, kLost };
+enum class Kind : uint32_t { kPiece = 0x53740001, kClose, kRows, kOutputs, kRefusal, kText, kHeartbeat, kLost, kAlive };
 
 struct Head {
   Kind kind = Kind::kText;
@@ -50,27 +50,25 @@ struct Message {
   std::string Text() const { return {reinterpret_cast<const char*>(content().data()), content().size()}; }
 };
 
+std::string WaitsFor(int rank) { return "waits for rank " + std::to_string(rank); }
+
 // Waits for a message, in turns of a second: a rank that waits gets on itself, and says so.
-void AwaitMessage(RankLink& link, int from, RankLink::Wait wait) {
+void AwaitMessage(RankLink& link, int from, size_t max_bytes, RankLink::Wait wait) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
   for (;;) {
-    std::chrono::milliseconds turn = kHeartbeatPeriod;
-    if (wait != RankLink::Wait::kForever) {
-      const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);
-      if (waited >= link.limit(wait)) {
-        throw LostRank(from, "sent nothing for " + std::to_string(link.limit(wait).count()) + " ms");
-      }
-      turn = std::min(turn, link.limit(wait) - waited);
+    const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);
+    if (waited >= link.limit(wait)) {
+      throw LostRank(from, "sent nothing for " + std::to_string(link.limit(wait).count()) + " ms");
     }
-    if (link.WaitFor(from, turn)) return;
-    link.Heartbeat("waits for rank " + std::to_string(from));
+    if (link.WaitFor(from, max_bytes, std::min(kHeartbeatPeriod, link.limit(wait) - waited))) return;
+    link.Heartbeat(WaitsFor(from));
   }
 }
 
 Message TakeOne(RankLink& link, int from, size_t max_content, RankLink::Wait wait) {
-  AwaitMessage(link, from, wait);
-  Message message{{}, link.Take(from, sizeof(Head) + std::max(max_content, kMaxNoteBytes))};
+  AwaitMessage(link, from, sizeof(Head) + std::max(max_content, kMaxNoteBytes), wait);
+  Message message{{}, link.Take(from)};
   if (message.bytes.size() < sizeof(Head)) throw LostRank(from, "sent a message without a head");
   std::memcpy(&message.head, message.bytes.data(), sizeof(Head));
   if (Checksum(message.head.kind, message.content()) != message.head.crc32c) {
@@ -88,6 +86,10 @@ Message TakeMessage(RankLink& link, int from, size_t max_content, RankLink::Wait
       const std::string where = message.Text();
       link.HearHeartbeat(where);
       link.Heartbeat(where);
+      continue;
+    }
+    if (message.head.kind == Kind::kAlive) {
+      link.Heartbeat(WaitsFor(from));
       continue;
     }
     if (message.content().size() <= max_content) return message;
@@ -146,6 +148,10 @@ void RankLink::Heartbeat(const std::string& where) {
   last_heartbeat_ = now;
   const std::string text = where.substr(0, kMaxNoteBytes);
   SendMessage(*this, heartbeat_to_, Kind::kHeartbeat, 0, std::as_bytes(std::span(text)));
+}
+
+void SendAlive(RankLink& link) {
+  for (int to = 1; to < link.count(); ++to) SendMessage(link, to, Kind::kAlive, 0, {});
 }
 
 void SendLost(RankLink& link, int to, int lost, const std::string& why) {
@@ -216,7 +222,7 @@ void SendPiece(RankLink& link, uint64_t number, std::span<const int32_t> words) 
 }
 
 std::optional<RankPiece> TakePiece(RankLink& link, uint64_t number, const PassShape& shape, int64_t vocab_size) {
-  const Message message = TakeMessage(link, 0, MaxPieceWords(shape) * sizeof(int32_t), RankLink::Wait::kForever);
+  const Message message = TakeMessage(link, 0, MaxPieceWords(shape) * sizeof(int32_t), RankLink::Wait::kIdle);
   if (message.head.kind == Kind::kClose) return std::nullopt;
   if (message.head.kind != Kind::kPiece) throw LostRank(0, "sent something else than a piece of a pass");
   CheckNumber(message, 0, number);
@@ -234,7 +240,7 @@ void SendClose(RankLink& link) {
 }
 
 void TakeClose(RankLink& link) {
-  const Message message = TakeMessage(link, 0, 0, RankLink::Wait::kForever);
+  const Message message = TakeMessage(link, 0, 0, RankLink::Wait::kIdle);
   if (message.head.kind != Kind::kClose) throw LostRank(0, "sent something else than the end of a model");
 }
 

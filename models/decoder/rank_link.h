@@ -41,26 +41,27 @@ class LostRank : public DeviceError {
 };
 
 // Moves messages between the ranks of a job. Messages from one rank to another arrive once, whole and in the order they
-// were sent. Threads: one at a time.
+// were sent. Threads: one at a time; Send next to another one too.
 class RankLink {
  public:
   enum class Wait {
     kLimit,    // for rows: from the last sign of life of the rank that sends them
     kOpening,  // for an answer while models are loaded, also from the last sign of life
-    kForever,  // for what comes when somebody asks for it
+    kIdle,     // for what rank 0 sends when somebody asks for it: from its last sign of life
   };
 
   virtual ~RankLink() = default;
   virtual int rank() const = 0;
   virtual int count() const = 0;
-  // How long to wait for a message. Requires: not kForever.
+  // How long to wait for a message.
   virtual std::chrono::milliseconds limit(Wait wait) const = 0;
   // Copies the message, and returns before it has arrived. Errors: LostRank.
   virtual void Send(int to, std::span<const std::byte> message) = 0;
-  // Whether the next message of a rank is there within so long. Errors: LostRank.
-  virtual bool WaitFor(int from, std::chrono::milliseconds most) = 0;
-  // The message that WaitFor has found. Errors: LostRank where it has more than max_bytes.
-  virtual std::vector<std::byte> Take(int from, size_t max_bytes) = 0;
+  // Whether the next message of a rank has arrived, all of it, within so long.
+  // Errors: LostRank, also where it has more than max_bytes.
+  virtual bool WaitFor(int from, size_t max_bytes, std::chrono::milliseconds most) = 0;
+  // The message that WaitFor has found.
+  virtual std::vector<std::byte> Take(int from) = 0;
 
   // Tells rank `to` from now on that this one gets on; -1: nobody.
   void HeartbeatTo(int to) { heartbeat_to_ = to; }
@@ -113,6 +114,10 @@ void SendOutputs(RankLink& link, int to, uint64_t number, std::span<const float>
 // Errors: LostRank for another piece, another number of rows, or rows with another checksum.
 std::string TakeRows(RankLink& link, int from, uint64_t number, std::span<float> rows, int64_t cols,
                      std::span<const int32_t> output_rows = {});
+
+// Rank 0 to all others, once a second, that it lives: whoever hears nothing for limit(kIdle) ends itself, whatever the
+// launcher does. On a thread of its own, as rank 0 may wait for requests, or load. Errors: LostRank.
+void SendAlive(RankLink& link);
 
 // That this rank ends, because of rank `lost`: whoever waits for its rows ends in these words. Never throws.
 void SendLost(RankLink& link, int to, int lost, const std::string& why);

@@ -270,8 +270,8 @@ TEST_F(RanksTest, ARefusalHasTheWordsOfOneProcessAndEndsNothingElse) {
 
 // Expects a LostRank of that rank whose sentence has these words, of a job whose messages `change` changes.
 void ExpectLost(const fs::path& folder, const EngineOptions& options, ThreadLinks::OnMessage change, int rank,
-                const std::string& words) {
-  RankJob job(folder, options, {{2}, {3}}, std::chrono::milliseconds(500));
+                const std::string& words, std::chrono::milliseconds limit = std::chrono::seconds(60)) {
+  RankJob job(folder, options, {{2}, {3}}, limit);
   job.links.Change(std::move(change));
   const auto sequence = job.engine->NewSequence(10);
   sequence->Append(std::vector<int32_t>{5, 6, 7});
@@ -304,7 +304,7 @@ TEST_F(RanksTest, AnythingButTheRowsIsALostRank) {
   });
   ExpectLost(folder, Halved(), renumber, 1, "sent piece 3 where piece 0");
   ExpectLost(folder, Halved(), from_follower([](int, std::vector<std::byte>&) { return false; }), 1,
-             "sent nothing for 500 ms");
+             "sent nothing for 500 ms", std::chrono::milliseconds(500));
   const auto shorten = from_follower([](int, std::vector<std::byte>& message) {
     message.resize(8);
     return true;
@@ -396,6 +396,28 @@ TEST_F(RanksTest, AProgramOfAnotherCommitIsRefusedByName) {
   job.Open(folder.string(), files, options, layers);
   ExpectInvalid([&job] { job.Await(); }, {"rank 1 (hostB): commit: 9310e4d, rank 0 has 8af3053"});
   job.End();
+}
+
+TEST_F(RanksTest, AFollowerEndsAfterRankZero) {
+  using std::chrono::milliseconds;
+  ThreadLinks links(2, std::chrono::seconds(60), milliseconds(2500));
+  std::string why;
+  std::atomic<bool> has_ended = false;
+  std::jthread follower([&] {
+    try {
+      FollowJob(links.link(1), {});
+    } catch (const LostRank& lost) {
+      why = lost.what();
+    }
+    has_ended = true;
+  });
+  {
+    const stoch::RankJob job(links.link(0), "", "");
+    std::this_thread::sleep_for(milliseconds(4000));  // it may have nothing to do for longer than the limit
+    EXPECT_FALSE(has_ended);
+  }
+  follower.join();
+  EXPECT_EQ(why, "rank 0: sent nothing for 2500 ms");
 }
 
 TEST_F(RanksTest, HiddenStatesOfOtherRanksAreRefused) {

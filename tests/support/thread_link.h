@@ -23,7 +23,9 @@ class ThreadLinks {
   // Sees, and may change, each message in transit; false: it is lost. `index` counts those from one rank to another.
   using OnMessage = std::function<bool(int from, int to, int index, std::vector<std::byte>& message)>;
 
-  explicit ThreadLinks(int count, std::chrono::milliseconds limit = std::chrono::seconds(60)) : limit_(limit) {
+  explicit ThreadLinks(int count, std::chrono::milliseconds limit = std::chrono::seconds(60),
+                       std::chrono::milliseconds idle_limit = std::chrono::seconds(60))
+      : limit_(limit), idle_limit_(idle_limit) {
     for (int rank = 0; rank < count; ++rank) links_.push_back(std::make_unique<Link>(this, rank, count));
   }
   RankLink& link(int rank) { return *links_[static_cast<size_t>(rank)]; }
@@ -53,9 +55,13 @@ class ThreadLinks {
     int rank() const override { return rank_; }
     int count() const override { return count_; }
     void Send(int to, std::span<const std::byte> message) override { all_.Send(rank_, to, message); }
-    std::chrono::milliseconds limit(Wait) const override { return all_.limit_; }
-    bool WaitFor(int from, std::chrono::milliseconds most) override { return all_.WaitFor(from, rank_, most); }
-    std::vector<std::byte> Take(int from, size_t max_bytes) override { return all_.Take(from, rank_, max_bytes); }
+    std::chrono::milliseconds limit(Wait wait) const override {
+      return wait == Wait::kIdle ? all_.idle_limit_ : all_.limit_;
+    }
+    bool WaitFor(int from, size_t max_bytes, std::chrono::milliseconds most) override {
+      return all_.WaitFor(from, rank_, max_bytes, most);
+    }
+    std::vector<std::byte> Take(int from) override { return all_.Take(from, rank_); }
 
    private:
     ThreadLinks& all_;
@@ -73,24 +79,24 @@ class ThreadLinks {
     changed_.notify_all();
   }
 
-  bool WaitFor(int from, int to, std::chrono::milliseconds most) {
+  bool WaitFor(int from, int to, size_t max_bytes, std::chrono::milliseconds most) {
     std::unique_lock lock(mutex_);
     Way& way = ways_[{from, to}];
     changed_.wait_for(lock, most, [&] { return is_broken_ || !way.messages.empty(); });
     if (is_broken_ && way.messages.empty()) throw LostRank(from, "is gone");
+    if (!way.messages.empty() && way.messages.front().size() > max_bytes) throw LostRank(from, "sent too many bytes");
     return !way.messages.empty();
   }
 
-  std::vector<std::byte> Take(int from, int to, size_t max_bytes) {
+  std::vector<std::byte> Take(int from, int to) {
     const std::lock_guard lock(mutex_);
     Way& way = ways_[{from, to}];
     std::vector<std::byte> message = std::move(way.messages.front());
     way.messages.pop_front();
-    if (message.size() > max_bytes) throw LostRank(from, "sent too many bytes");
     return message;
   }
 
-  std::chrono::milliseconds limit_;
+  std::chrono::milliseconds limit_, idle_limit_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::pair<int, int>, Way> ways_;

@@ -166,10 +166,10 @@ TEST_F(RanksCli, BadInputIsOneSentenceOfRankZero) {
   ExpectRefused(RunStoch(OnRanks(words)), "--ranks mpi: one rank: start it with mpirun or srun");
 }
 
-// A script that runs its arguments, on rank 1 as `other` says.
-void WriteScript(const fs::path& path, const std::string& other) {
-  WriteFile(path,
-            "#!/bin/sh\nif [ \"$OMPI_COMM_WORLD_RANK$PMI_RANK\" = 1 ]; then\n" + other + "\nelse exec \"$@\"; fi\n");
+// A script that runs its arguments, on one rank as `other` says.
+void WriteScript(const fs::path& path, const std::string& other, const char* rank = "1") {
+  WriteFile(path, std::string("#!/bin/sh\nif [ \"$OMPI_COMM_WORLD_RANK$PMI_RANK\" = ") + rank + " ]; then\n" + other +
+                      "\nelse exec \"$@\"; fi\n");
   fs::permissions(path, fs::perms::owner_all);
 }
 
@@ -246,19 +246,35 @@ TEST_F(RanksCli, WhatChangesOnItsWayIsRefusedByName) {
   expect_lost("1", "repeat", " was to come");
   expect_lost("1", "silent", "sent nothing for 2000 ms");
   expect_lost("2", "silent", "sent nothing for 2000 ms");
+  // It begins to arrive at rank 2, and that is all.
+  const ProcessResult half = run("2", "half");
+  EXPECT_EQ(half.exit_code, 3) << half.err;
+  ExpectOneError(half, "): sent nothing for 2000 ms");
+  EXPECT_EQ(half.err.rfind("error: rank 1 (", 0), 0u) << half.err;
 }
 
 TEST_F(RanksCli, ALostRankEndsTheJob) {
   const TempDir folder;
   WriteFile(folder / "text", BirdsText(4000));
   const auto words = WithDemo("perplexity", {"--file", folder / "text", "--ctx", "128", "--quiet"});
-  for (const auto& [signal, part] : {std::pair("STOP", ": sent nothing for "), std::pair("KILL", "")}) {
-    // The other rank runs for a while, then stops for ever, or is gone.
-    WriteScript(folder / "rank", std::string("\"$@\" &\nsleep 2\nkill -") + signal + " $!\nwait $!");
+  constexpr struct {
+    const char* rank;
+    const char* signal;
+    const char* part;
+  } kLosses[] = {{"1", "STOP", ": sent nothing for "}, {"1", "KILL", ""}, {"0", "STOP", "sent nothing for 10000 ms"}};
+  for (const auto& [rank, signal, part] : kLosses) {
+    SCOPED_TRACE(std::string(rank) + " " + signal);
+    // That rank has its model, and runs for a while; then it stops for ever, or is gone.
+    WriteScript(
+        folder / "rank",
+        std::string("\"$@\" &\nfor i in $(seq 300); do grep -q safetensors /proc/$!/maps && break; sleep 0.1; done\n"
+                    "sleep 1.5\nkill -") +
+            signal + " $!\nwait $!",
+        rank);
     const ProcessResult result = RunRanks(2, OnRanks(words, {"--rank-limit", "2"}), folder / "rank");
-    EXPECT_NE(result.exit_code, 0) << signal;
-    EXPECT_NE(result.exit_code, 124) << signal << ": nobody noticed";
-    EXPECT_EQ(result.out, "") << signal;
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_NE(result.exit_code, 124) << "nobody noticed";
+    EXPECT_EQ(result.out, "");
     EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
   }
 }

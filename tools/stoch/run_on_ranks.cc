@@ -8,8 +8,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <filesystem>
+#include <memory>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -49,6 +52,26 @@ std::chrono::seconds LimitOf(const DeviceOptions& devices) {
   return std::chrono::seconds(devices.device.starts_with("cpu") || devices.device == "auto" ? kCpuLimit : kGpuLimit);
 }
 
+// Ends this process where MPI does not return from a scope in time: it waits there for all ranks, however long, also where
+// one of them was stopped or cannot be reached.
+class EndsInTime {
+ public:
+  EndsInTime(std::chrono::seconds limit, const char* what)
+      : thread_([limit, what](const std::stop_token& stop) {
+          std::mutex mutex;
+          std::condition_variable_any changed;
+          std::unique_lock lock(mutex);
+          changed.wait_for(lock, stop, limit, [] { return false; });
+          if (stop.stop_requested()) return;
+          spdlog::error("MPI does not {} within {} s: a rank has stopped, or cannot be reached", what, limit.count());
+          spdlog::default_logger()->flush();
+          _exit(kDeviceFailure);
+        }) {}
+
+ private:
+  std::jthread thread_;
+};
+
 // Ends all ranks, this one included, whatever MPI does.
 [[noreturn]] void EndAll(MpiLink& link) {
   spdlog::default_logger()->flush();
@@ -66,6 +89,28 @@ std::chrono::seconds OpeningLimitOf(const DeviceOptions& devices) {
   const int64_t given = devices.ranks.limit_s;
   return std::chrono::seconds(given > 0 ? std::max(given, kLeast) : kLimit);
 }
+
+// MPI from its beginning to its end.
+class MpiScope {
+ public:
+  explicit MpiScope(const DeviceOptions& devices) : limit_(OpeningLimitOf(devices)) {
+    constexpr std::chrono::seconds kLeast(30);  // processes of a busy cluster do not start at once
+    const std::vector<fs::path> folders = ModuleFolders();
+    const EndsInTime begins(std::max(limit_, kLeast), "begin");
+    link_ = std::make_unique<MpiLink>(folders, LimitOf(devices), limit_);
+  }
+  ~MpiScope() {
+    const EndsInTime ends(limit_, "end");
+    link_.reset();
+  }
+  MpiScope(const MpiScope&) = delete;
+  MpiScope& operator=(const MpiScope&) = delete;
+  MpiLink& link() { return *link_; }
+
+ private:
+  std::chrono::seconds limit_;
+  std::unique_ptr<MpiLink> link_;
+};
 
 void Follow(MpiLink& link, const DeviceOptions& devices, const std::string& model) {
   FollowerOptions options;
@@ -111,7 +156,7 @@ ExitCode Lead(RankJob& job, MpiLink& link, DeviceOptions* devices, const std::fu
   try {
     while (Clock::now() < deadline) {  // lets what was sent leave
       constexpr std::chrono::milliseconds kTurn(50);
-      if (link.WaitFor(0, kTurn)) std::this_thread::sleep_for(kTurn);
+      if (link.WaitFor(0, SIZE_MAX, kTurn)) std::this_thread::sleep_for(kTurn);
     }
   } catch (const LostRank&) {  // it is gone
   }
@@ -131,8 +176,8 @@ ExitCode RunOnRanks(DeviceOptions* devices, const std::string& model, const std:
   }
   if (LaunchedProcesses() == 1) throw InvalidInput("--ranks mpi: one rank: start it with mpirun or srun");
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // the launcher's daemon is gone: so is the job
-  const std::vector<fs::path> folders = ModuleFolders();
-  MpiLink link(folders, LimitOf(*devices), OpeningLimitOf(*devices));
+  MpiScope mpi(*devices);
+  MpiLink& link = mpi.link();
   if (link.count() == 1) throw InvalidInput("--ranks mpi: one rank: start it with mpirun or srun");
   if (link.rank() > 0) {
     try {

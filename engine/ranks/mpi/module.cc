@@ -71,8 +71,20 @@ int32_t Probe(int32_t from, int32_t* is_there, size_t* bytes) {
   return 0;
 }
 
+MPI_Request& Receiving() {
+  static MPI_Request request = MPI_REQUEST_NULL;
+  return request;
+}
+
 int32_t Receive(int32_t from, void* message, size_t bytes) {
-  return MPI_Recv(message, static_cast<int>(bytes), MPI_BYTE, from, kTag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  return MPI_Irecv(message, static_cast<int>(bytes), MPI_BYTE, from, kTag, MPI_COMM_WORLD, &Receiving());
+}
+
+int32_t Received(int32_t* is_there) {
+  int found = 0;
+  if (const int code = MPI_Test(&Receiving(), &found, MPI_STATUS_IGNORE); code != MPI_SUCCESS) return code;
+  *is_there = found;
+  return 0;
 }
 
 int32_t Close() {
@@ -95,6 +107,7 @@ const char* Error(int32_t code) {
 }  // namespace
 
 extern "C" const StochMpiModule* stoch_mpi_module() {
-  static const StochMpiModule module = {STOCH_MPI_MODULE_VERSION, Open, Send, Probe, Receive, Close, Abort, Error};
+  static const StochMpiModule module = {
+      STOCH_MPI_MODULE_VERSION, Open, Send, Probe, Receive, Received, Close, Abort, Error};
   return &module;
 }

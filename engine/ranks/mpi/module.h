@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-#define STOCH_MPI_MODULE_VERSION 1
+#define STOCH_MPI_MODULE_VERSION 2
 
 struct StochMpiModule {
   int32_t version;  // STOCH_MPI_MODULE_VERSION
@@ -22,8 +22,11 @@ struct StochMpiModule {
   int32_t (*send)(int32_t to, const void* message, size_t bytes);
   // Whether a message of that rank is there, and its size. Never waits; lets messages on their way get on.
   int32_t (*probe)(int32_t from, int32_t* is_there, size_t* bytes);
-  // Takes it. Requires: probe said that it is there, with this size.
+  // Begins to take it. Requires: probe said that it is there, with this size, and the last one has arrived. `message` is
+  // kept until it has.
   int32_t (*receive)(int32_t from, void* message, size_t bytes);
+  // Whether that message has arrived, all of it: a large one travels on only now. Never waits.
+  int32_t (*received)(int32_t* is_there);
   // Waits until what was sent is on its way, and ends MPI.
   int32_t (*close)();
   // Ends the processes of all ranks. May return where a rank cannot be reached.

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <thread>
+#include <utility>
 
 #include "engine/ranks/mpi/module.h"
 #include "kernels/base/check.h"
@@ -71,41 +72,53 @@ void MpiLink::Check(int code, int rank, const char* what) {
 }
 
 void MpiLink::Send(int to, std::span<const std::byte> message) {
+  const std::lock_guard lock(mutex_);
   Check(mpi_->send(to, message.data(), message.size()), to, "MPI cannot send");
 }
 
-bool MpiLink::WaitFor(int from, std::chrono::milliseconds most) {
+bool MpiLink::HasArrived(int from, size_t max_bytes) {
+  constexpr const char* kWhat = "MPI cannot receive";
+  const std::lock_guard lock(mutex_);
+  int is_there = 0;
+  if (arriving_from_ < 0) {
+    size_t bytes = 0;
+    Check(mpi_->probe(from, &is_there, &bytes), from, kWhat);
+    if (is_there == 0) return false;
+    if (bytes > max_bytes) {
+      is_lost_ = true;
+      throw LostRank(from, "sent " + std::to_string(bytes) + " bytes where at most " + std::to_string(max_bytes) +
+                               " were to come");
+    }
+    arriving_.resize(bytes);
+    arriving_from_ = from;
+    Check(mpi_->receive(from, arriving_.data(), bytes), from, kWhat);
+  }
+  // Of a large message the head comes alone: where a network was cut, what follows never does.
+  Check(mpi_->received(&is_there), arriving_from_, kWhat);
+  return is_there != 0 && arriving_from_ == from;
+}
+
+bool MpiLink::WaitFor(int from, size_t max_bytes, std::chrono::milliseconds most) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
   for (int asked = 0;; ++asked) {
-    int is_there = 0;
-    size_t bytes = 0;
-    Check(mpi_->probe(from, &is_there, &bytes), from, "MPI cannot receive");
-    if (is_there != 0) return true;
+    if (HasArrived(from, max_bytes)) return true;
     const Clock::time_point now = Clock::now();
     if (now - begin >= most) return false;
     Nap(asked, now - last_message_);
   }
 }
 
-std::vector<std::byte> MpiLink::Take(int from, size_t max_bytes) {
-  int is_there = 0;
-  size_t bytes = 0;
-  Check(mpi_->probe(from, &is_there, &bytes), from, "MPI cannot receive");
-  STOCH_CHECK(is_there != 0);
-  if (bytes > max_bytes) {
-    is_lost_ = true;
-    throw LostRank(
-        from, "sent " + std::to_string(bytes) + " bytes where at most " + std::to_string(max_bytes) + " were to come");
-  }
-  std::vector<std::byte> message(bytes);
-  Check(mpi_->receive(from, message.data(), bytes), from, "MPI cannot receive");
+std::vector<std::byte> MpiLink::Take(int from) {
+  STOCH_CHECK(arriving_from_ == from);
+  arriving_from_ = -1;
   last_message_ = std::chrono::steady_clock::now();
-  return message;
+  return std::exchange(arriving_, {});
 }
 
 void MpiLink::Abort(int exit_code) {
   is_lost_ = true;
+  const std::lock_guard lock(mutex_);
   mpi_->end_all(exit_code);
 }
 

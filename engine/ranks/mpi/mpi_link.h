@@ -2,9 +2,11 @@
 // A RankLink over MPI: the processes that mpirun or srun started.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,7 +17,8 @@ struct StochMpiModule;
 
 namespace stoch {
 
-// Waits by asking again and again with naps in between, as MPI itself would take a whole core. Threads: one at a time.
+// Waits by asking again and again with naps in between, as MPI itself would take a whole core, and may never return where a
+// network was cut. MPI is called by one thread at a time.
 class MpiLink final : public RankLink {
  public:
   // `limit`, `opening`: how long ranks are waited for. Loads libstoch_mpi.so from `folders`, the first that has it, and begins MPI,
@@ -29,21 +32,26 @@ class MpiLink final : public RankLink {
   int rank() const override { return rank_; }
   int count() const override { return count_; }
   const std::string& host() const { return host_; }
-  std::chrono::milliseconds limit(Wait wait) const override { return wait == Wait::kOpening ? opening_ : limit_; }
+  std::chrono::milliseconds limit(Wait wait) const override { return wait == Wait::kLimit ? limit_ : opening_; }
   void Send(int to, std::span<const std::byte> message) override;
-  bool WaitFor(int from, std::chrono::milliseconds most) override;
-  std::vector<std::byte> Take(int from, size_t max_bytes) override;
+  bool WaitFor(int from, size_t max_bytes, std::chrono::milliseconds most) override;
+  std::vector<std::byte> Take(int from) override;
   // Ends all ranks. May return where one cannot be reached.
   void Abort(int exit_code);
 
  private:
   void Check(int code, int rank, const char* what);
+  // Begins to take a message that is there. Returns: whether all of it has arrived.
+  bool HasArrived(int from, size_t max_bytes);
 
   const StochMpiModule* mpi_ = nullptr;
   std::chrono::milliseconds limit_, opening_;
   int rank_ = 0;
   int count_ = 1;
-  bool is_lost_ = false;
+  std::mutex mutex_;  // of calls to MPI
+  std::atomic<bool> is_lost_ = false;
+  int arriving_from_ = -1;           // -1: no message has begun to arrive
+  std::vector<std::byte> arriving_;  // MPI writes to it, also where nobody waits any more
   std::chrono::steady_clock::time_point last_message_ = std::chrono::steady_clock::now();
   std::string host_;
 };

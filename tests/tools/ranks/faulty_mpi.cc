@@ -5,6 +5,7 @@
 //   flip    the lowest bit of the last number arrives as another one
 //   repeat  what was sent before is sent again in place of what comes next
 //   silent  nothing is sent any more
+//   half    rows that are sent to it begin to arrive, and that is all
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -42,7 +43,8 @@ struct Faults {
   bool is_here = false;
   std::string kind = Variable("STOCH_TEST_MPI_FAULT");
   int first = std::atoi(Variable("STOCH_TEST_MPI_FIRST").c_str());
-  int seen = 0;  // messages with rows
+  int seen = 0;             // messages with rows
+  bool takes_rows = false;  // what it takes has some
   std::vector<char> last;
 };
 Faults& TheFaults() {
@@ -71,7 +73,16 @@ int32_t Send(int32_t to, const void* message, size_t bytes) {
 }
 
 int32_t Probe(int32_t from, int32_t* is_there, size_t* bytes) { return Real().probe(from, is_there, bytes); }
-int32_t Receive(int32_t from, void* message, size_t bytes) { return Real().receive(from, message, bytes); }
+int32_t Receive(int32_t from, void* message, size_t bytes) {
+  TheFaults().takes_rows = bytes >= kLeastBytes;
+  return Real().receive(from, message, bytes);
+}
+int32_t Received(int32_t* is_there) {
+  const Faults& faults = TheFaults();
+  *is_there = 0;
+  if (faults.is_here && faults.kind == "half" && faults.seen >= faults.first && faults.takes_rows) return 0;
+  return Real().received(is_there);
+}
 int32_t Close() { return Real().close(); }
 void EndAll(int32_t exit_code) { Real().end_all(exit_code); }
 const char* Error(int32_t code) { return Real().error(code); }
@@ -79,6 +90,7 @@ const char* Error(int32_t code) { return Real().error(code); }
 }  // namespace
 
 extern "C" const StochMpiModule* stoch_mpi_module() {
-  static const StochMpiModule module = {STOCH_MPI_MODULE_VERSION, Open, Send, Probe, Receive, Close, EndAll, Error};
+  static const StochMpiModule module = {
+      STOCH_MPI_MODULE_VERSION, Open, Send, Probe, Receive, Received, Close, EndAll, Error};
   return &module;
 }
