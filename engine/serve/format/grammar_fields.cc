@@ -177,7 +177,9 @@ AskedGrammar ReadGrammar(const OrderedJson& taken, JsonFields& fields) {
   for (const GrammarField& field : kFields) {
     const Ordered given = value(field.name);
     // llama.cpp's clients send an empty text or object where they mean none.
-    const bool is_none = given.is_null() || given == std::string() || given == Ordered::object();
+    const bool is_empty =
+        given.is_string() ? given.get_ref<const std::string&>().empty() : given.is_object() && given.empty();
+    const bool is_none = given.is_null() || is_empty;
     if (!is_none || (!given.is_null() && std::string_view(field.name).starts_with("guided"))) {
       Add(ReadField(field, given, field.name), &asked);
     }

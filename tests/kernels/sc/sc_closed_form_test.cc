@@ -150,7 +150,8 @@ TEST(ScClosedFormChecks, OneChangedCountIsFound) {
   for (const int mask : {0, 31, 63}) {
     for (const int level : {1, 64, 127}) {
       ScOperator other = *op;
-      other.counts[static_cast<size_t>((mask * op->levels + level) * op->levels + level)] += 1;
+      const auto row = static_cast<size_t>(mask) * static_cast<size_t>(op->levels) + static_cast<size_t>(level);
+      other.counts[row * static_cast<size_t>(op->levels) + static_cast<size_t>(level)] += 1;
       EXPECT_FALSE(MakeScClosedForm(other, 3).has_value()) << mask << ' ' << level;
     }
   }
