@@ -120,7 +120,8 @@ TEST(Channel, MessagesThatArriveWakeTheThreadThatReadsAndNoOther) {
   ASSERT_GE(before, 0);
   while (heard < kCount) {
     sender->Send(ipc::FromWorker());
-    for (const int now = heard; heard == now;) in.run_one();
+    const int now = heard;
+    while (heard == now) in.run_one();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   EXPECT_LE(Switches(thread) - before, kAFew);

@@ -230,10 +230,10 @@ TEST_F(Scarce, NanInALayerEndsTheRequestWhoseItIs) {
   for (const auto& [site, count] : sites) {
     if (site == "lm_head") continue;  // no later op reads it: what is picked of it is a token
     bool planted = false;
-    backend->after_linear = [&, site = site](const LinearCall& call) {
+    backend->after_linear = [&, wanted = site](const LinearCall& call) {
       const TensorView& out = call.outs.front();
       const int64_t at = out.dim(0) == rows ? row : output;
-      if (at < 0 || SiteName(call.site) != site) return;
+      if (at < 0 || SiteName(call.site) != wanted) return;
       out.ptr<float>()[at * out.step(0)] = std::numeric_limits<float>::quiet_NaN();
       planted = true;
     };
