@@ -27,7 +27,7 @@ std::shared_ptr<DraftFiles> OpenDraft(const SpeculationOptions& options, const M
 // Errors: InvalidInput unless the draft model has the tokens of the target.
 void RequireSameTokens(const ModelFiles& target, const Tokenizer* tokenizer, const DraftFiles& draft);
 
-// What PlaceNextTo has to leave room for; empty without a draft model. It refers to `draft`.
+// Bytes that PlaceNextTo has to leave room for; empty without a draft model. It refers to `draft`.
 BytesOfOthers OthersOf(const DraftFiles* draft, const Backend& backend);
 
 // Loads the draft model, if there is one, whose sources then are those of `engine`: placed options of its target.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What options of devices ask of a placement.
+// Options of devices as a placement takes them.
 #pragma once
 
 #include "app/common_options.h"

@@ -28,7 +28,7 @@ void CheckSameTokens(const ModelFiles& target, const Tokenizer* target_tokenizer
 // The options of the draft model's engine: as many positions and sequences as the target's, all on one device.
 EngineOptions DraftEngineOptions(const DraftFiles& draft, const EngineOptions& target);
 
-// What it takes of the first device, next to a target with these options. Errors: as FillDefaults of either.
+// Bytes on the first device, next to a target with these options. Errors: as FillDefaults of either.
 MemoryBytes PlanDraft(const DraftFiles& draft, const EngineOptions& target, const Backend& backend);
 
 }  // namespace stoch

@@ -131,7 +131,7 @@ bool DraftModel::CatchUp(const DraftTurn& turn, int64_t sequences, int64_t max_r
   return true;
 }
 
-// What would have been guessed for one of the sequences, if that may be spent now.
+// Finds out what would have been guessed for one of the sequences, if that may be spent now.
 void DraftModel::Look(Turns turns, const PassTimes& times) {
   for (size_t i = 0; i < turns.size(); ++i) {
     const DraftTurn& turn = turns[(turn_ + i) % turns.size()];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a draft model keeps of one sequence: a sequence of its own, which follows it, and the guesses that it made.
+// State of a draft model for one sequence: a sequence of its own, which follows it, and the guesses that it made.
 #pragma once
 
 #include <cstdint>
