@@ -1,26 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "kernels/sc/closed_form/int8_form.h"
-#include "kernels/sc/sc_parameters.h"
+#include "tests/kernels/sc/form_operators.h"
 
 namespace stoch {
 namespace {
 
-using Entries = std::vector<std::pair<std::string, std::string>>;
-
-ScOperatorPtr Operator(const Entries& entries) {
-  ScConfig config;
-  for (const auto& [key, value] : entries) SetScParameter(config, key, value);
-  return MakeScOperator(config);
-}
-
-int Signed(int count, int a, int b) { return ((a ^ b) & 0x80) != 0 ? -count : count; }
+using test::Entries;
+using test::Operator;
+using test::Signed;
 
 TEST(ScInt8Form, GivesEverySignedProduct) {
   for (const char* length : {"1", "32", "48", "64", "65", "96", "100", "127", "128"}) {

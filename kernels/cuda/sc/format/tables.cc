@@ -88,9 +88,10 @@ const TableCache::Entry& TableCache::Find(const ScOperator& op) {
   const std::vector<CountQuarter> quarters = MakeQuarters(op);
   const std::optional<ScResiduals> residuals = MakeScResiduals(op);
   const std::optional<std::vector<ScTileEntry>> tile_entries = MakeScTileEntries(op);
-  STOCH_CHECK(tile_entries.has_value() == HasTileForm(op));
+  const ScTraits traits = MakeScTraits(op);
+  STOCH_CHECK(tile_entries.has_value() == traits.has_tile_form);
   const std::optional<std::vector<ScInt8Entry>> int8_entries = MakeScInt8Entries(op);
-  STOCH_CHECK(int8_entries.has_value() == HasInt8Form(op));
+  STOCH_CHECK(int8_entries.has_value() == traits.has_int8_form);
   const size_t int8_bytes = int8_entries ? int8_entries->size() * sizeof(ScInt8Entry) : 0;
   const size_t tile_bytes = tile_entries ? tile_entries->size() * sizeof(ScTileEntry) : 0;
   ScratchLayout layout;
@@ -107,7 +108,7 @@ const TableCache::Entry& TableCache::Find(const ScOperator& op) {
 
   auto entry = std::make_unique<Entry>();
   entry->config = op.config;
-  entry->traits = MakeScTraits(op);
+  entry->traits = traits;
   entry->memory = AllocateDevice(device_, static_cast<size_t>(layout.bytes()));
   char* base = static_cast<char*>(entry->memory.data());
   const auto upload = [&](size_t at, const void* from, size_t bytes) { Upload(device_, base + at, from, bytes); };

@@ -73,8 +73,7 @@ struct ClosedFormBody {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const uint32_t code = codes[(m * 16 + j * 8) * (kTileDims / 4)];
-        const uint32_t level = code & 0x7f7f7f7f;
-        const uint32_t boundary = level + (level >> 6 & 0x01010101);
+        const uint32_t boundary = DirectRanks<4>(code).packed;
         const uint32_t high = boundary >> 4 & 0x0f0f0f0f;
         const uint32_t low = boundary & 0x0f0f0f0f;
         const uint32_t signs = ByteSigns(code);
