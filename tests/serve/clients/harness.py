@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""lm-evaluation-harness, unmodified, against a running server of the demo model: harness.py BASE_URL STOCH MODEL.
+"""lm-evaluation-harness, unmodified, against a running server of MODEL: harness.py BASE_URL STOCH MODEL [chats].
 
-Runs a loglikelihood and a generate_until task. Every number must be what the binary STOCH gives offline for MODEL.
+Runs a loglikelihood and a generate_until task, the latter also as chats (--apply_chat_template), with "chats" those alone.
+Every number must be what the binary STOCH gives offline for MODEL.
 """
 
 import json
@@ -52,15 +53,15 @@ metric_list: [{{metric: exact_match}}]
 ROUNDING = 1e-12
 
 
-def evaluate(base_url, task, folder, **model_args):
+def evaluate(base_url, task, folder, *, api="local-completions", path="/v1/completions", chats=False, **model_args):
     """The score of the task, and (story, answers of the model) of each of its documents."""
     results = lm_eval.simple_evaluate(
-        model="local-completions",
-        model_args={"model": "demo", "base_url": base_url + "/v1/completions", "tokenizer_backend": "remote",
-                    "max_length": 512, "num_concurrent": 2, "max_retries": 1, **model_args},
+        model=api,
+        model_args={"base_url": base_url + path, "max_length": 512, "num_concurrent": 2, "max_retries": 1, **model_args},
         tasks=[task],
         task_manager=TaskManager(include_path=folder),
-        batch_size=3,
+        batch_size=1 if chats else 3,
+        apply_chat_template=chats,
         bootstrap_iters=0,
         log_samples=True,
     )
@@ -71,7 +72,7 @@ def evaluate(base_url, task, folder, **model_args):
 def check_loglikelihoods(base_url, offline, folder):
     """Number of differences."""
     wrong = right_offline = 0
-    score, samples = evaluate(base_url, "stoch_choice", folder)
+    score, samples = evaluate(base_url, "stoch_choice", folder, model=offline.name, tokenizer_backend="remote")
     for story, answers in samples:
         context = story["text"]
         expected = [offline.log_likelihood(context + choice) - offline.log_likelihood(context)
@@ -90,25 +91,41 @@ def check_loglikelihoods(base_url, offline, folder):
 
 
 def check_generations(base_url, offline, folder):
-    wrong = 0
     # Prompts as text: the server's ids, BOS included, are those of the command line.
-    _, samples = evaluate(base_url, "stoch_continue", folder, tokenized_requests=False)
+    _, samples = evaluate(base_url, "stoch_continue", folder, model=offline.name, tokenizer_backend="remote",
+                          tokenized_requests=False)
+    return differences(samples, lambda text: offline.generate(text, 20, "--stop", ".")["text"])
+
+
+def check_chats(base_url, offline, folder):
+    """--apply_chat_template of the harness hands conversations to the server."""
+    _, samples = evaluate(base_url, "stoch_continue", folder, api="local-chat-completions", path="/v1/chat/completions",
+                          chats=True, model=offline.name)
+
+    return differences(samples, lambda text: offline.chat(text, 20, "--stop", "."))
+
+
+def differences(samples, expect):
+    """How many answers are not expect(text of the story)."""
+    wrong = 0
     for story, answers in samples:
         text = answers[0][0]
-        expected = offline.generate(story["text"], 20, "--stop", ".")["text"]
+        expected = expect(story["text"])
         wrong += text != expected
         print("ok:" if text == expected else "DIFFERS:", repr(text), "offline", repr(expected))
     return wrong + (len(samples) != len(STORIES))
 
 
-def main(base_url, stoch, model):
+def main(base_url, stoch, model, which="all"):
     offline = Offline(stoch, model)
     with tempfile.TemporaryDirectory() as folder:
         data = pathlib.Path(folder, "stories.jsonl")
         data.write_text("".join(json.dumps(story) + "\n" for story in STORIES))
         pathlib.Path(folder, "choice.yaml").write_text(LOGLIKELIHOOD.format(data=data))
         pathlib.Path(folder, "continue.yaml").write_text(GENERATE.format(data=data))
-        wrong = check_loglikelihoods(base_url, offline, folder) + check_generations(base_url, offline, folder)
+        wrong = check_chats(base_url, offline, folder)
+        if which == "all":
+            wrong += check_loglikelihoods(base_url, offline, folder) + check_generations(base_url, offline, folder)
     if wrong:
         sys.exit(f"{wrong} numbers are not those computed offline")
 

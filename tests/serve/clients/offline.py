@@ -11,6 +11,7 @@ class Offline:
     def __init__(self, stoch, model):
         self.stoch = stoch
         self.model = model
+        self.name = pathlib.Path(model).name
 
     def _json(self, command, *options):
         words = [self.stoch, command, "--model", self.model, *options, "--json"]
@@ -21,6 +22,12 @@ class Offline:
 
     def generate(self, prompt, max_tokens, *options):
         return self._json("generate", "--device", "cpu", "--prompt", prompt, "--max-tokens", str(max_tokens), *options)
+
+    def chat(self, text, max_tokens, *options):
+        """The answer to one message."""
+        words = [self.stoch, "generate", "--model", self.model, "--device", "cpu", "--chat", "--max-tokens", str(max_tokens), "--quiet"]
+        run = subprocess.run([*words, *options], input=text + "\n", check=True, capture_output=True, text=True)
+        return run.stdout.removesuffix("\n")
 
     def log_likelihood(self, text):
         """Of every token of text but BOS, summed."""

@@ -2,14 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clients that ask for structured output and tools, against a running server: structured_client.py BASE_URL.
 
-The openai client's parse, LangChain's with_structured_output and bind_tools, LlamaIndex's structured_predict. The demo
-model knows no JSON, so what is in the fields is anything; that every answer is of its type is what is tested.
+The openai client's parse, LangChain's with_structured_output and bind_tools, LlamaIndex's structured_predict, and LiteLLM by
+both of its names for such a server. The model knows no JSON, so what is in the fields is anything; that every answer is of
+its type is what is tested.
 """
 
+import asyncio
 import enum
 import json
 import sys
 
+import litellm
 import openai
 import pydantic
 from langchain_core.tools import tool
@@ -115,12 +118,47 @@ def check_llama_index(base_url, model):
     check(isinstance(program(), Toy), "llama_index: a program of a guided model")
 
 
+def check_litellm(base_url, model):
+    options = {"api_base": base_url + "/v1", "api_key": "EMPTY", "messages": MESSAGES, "max_tokens": 300, "seed": 4}
+    plain = litellm.completion(model="openai/" + model, **{**options, "max_tokens": 20}, temperature=0)
+    text = plain.choices[0].message.content
+    check(text and plain.usage.completion_tokens == 20, "litellm: a chat")
+    for provider in ("openai/", "hosted_vllm/"):
+        name = provider + model
+        chunks = litellm.completion(model=name, **{**options, "max_tokens": 20}, temperature=0, stream=True)
+        check("".join(chunk.choices[0].delta.content or "" for chunk in chunks) == text, f"litellm: {name} streams the same")
+        answer = litellm.completion(model=name, **options, temperature=1, response_format=Animal).choices[0].message.content
+        check(Animal.model_validate_json(answer), f"litellm: {name} gives an object of the type")
+        call = litellm.completion(model=name, **options, temperature=1, tools=[openai.pydantic_function_tool(Animal)],
+                                  tool_choice={"type": "function", "function": {"name": "Animal"}}).choices[0].message
+        check(Animal.model_validate_json(call.tool_calls[0].function.arguments), f"litellm: {name} calls a tool")
+        try:
+            litellm.completion(model=name, **options, temperature=-1)
+            check(False, f"litellm: {name} hears a refusal")
+        except litellm.BadRequestError as error:
+            check("temperature = -1" in str(error), f"litellm: {name} hears a refusal")
+
+    async def together():
+        return await asyncio.gather(*(litellm.acompletion(model="openai/" + model, **{**options, "max_tokens": 20}, temperature=0)
+                                      for _ in range(8)))
+
+    check({answer.choices[0].message.content for answer in asyncio.run(together())} == {text}, "litellm: eight at once")
+    written = litellm.text_completion(model="text-completion-openai/" + model, api_base=base_url + "/v1", api_key="EMPTY",
+                                      prompt="Once upon a time", max_tokens=8, temperature=0)
+    check(written.choices[0].text and written.usage.completion_tokens == 8, "litellm: text_completion")
+    routed = litellm.Router(model_list=[{"model_name": "ours", "litellm_params": {
+        "model": "openai/" + model, "api_base": base_url + "/v1", "api_key": "EMPTY"}}])
+    answer = routed.completion(model="ours", messages=MESSAGES, max_tokens=20, temperature=0).choices[0].message.content
+    check(answer == text, "litellm: a router")
+
+
 def main(base_url):
     client = openai.OpenAI(base_url=base_url + "/v1", api_key="EMPTY", max_retries=0)
     model = client.models.list().data[0].id
     check_openai(client, model)
     check_langchain(base_url, model)
     check_llama_index(base_url, model)
+    check_litellm(base_url, model)
 
 
 if __name__ == "__main__":
