@@ -170,6 +170,21 @@ const MpBucket* ScPlan::Bucket(const std::map<std::string, MpBucket>& buckets, i
   return found == buckets.end() ? nullptr : &found->second;
 }
 
+void ScPlan::CheckGrids(std::span<const int> lengths, const ScConfig& op) const {
+  const MpFile& mp = *sc_.files.mp;
+  if (mp.grids.empty()) return;
+  for (const int length : lengths) {
+    if (length == 0) continue;
+    const std::string key = mp.name + ": per_rung_grid." + std::to_string(length);
+    const auto grid = mp.grids.find(length);
+    if (grid == mp.grids.end()) throw InvalidInput(key + ": has no grid, where other lengths have one");
+    const int limit = 1 << (op.halve ? op.sc_prec - 1 : op.sc_prec);
+    if (grid->second > limit) {
+      throw InvalidInput(key + " = " + std::to_string(grid->second) + ": allowed is 1.." + std::to_string(limit));
+    }
+  }
+}
+
 void ScPlan::CheckLengths(const ScLengthRule& rule, const ScConfig& op, const std::string& where) const {
   ScConfig one = op;
   one.stoc_len = 0;
@@ -185,6 +200,7 @@ void ScPlan::CheckLengths(const ScLengthRule& rule, const ScConfig& op, const st
     if (length <= limit) continue;
     throw InvalidInput(where + ": length " + std::to_string(length) + ": allowed is 0.." + std::to_string(limit));
   }
+  CheckGrids(lengths, op);
   if (resolved.mode != ScMode::kBipolar || !HasSource(resolved.gate)) {
     throw InvalidInput(where + ": mixed lengths take mode = bipolar and a gate of streams");
   }
@@ -304,14 +320,15 @@ ScExtrasPtr ScPlan::Extras(int layer, ScOperatorId id, const ScConfig& op) const
                            std::to_string(own->back()) + ": the operator has 0.." + std::to_string(channels - 1));
       }
       extras->protected_channels = *own;
-      ScConfig longest = op;
-      longest.stoc_len = sc_.files.mp->protected_len;
-      extras->protected_op = MakeScOperator(longest);
+      CheckGrids({&sc_.files.mp->protected_len, 1}, op);
+      extras->protected_op = MakeScOperator(AtLength(op, sc_.files.mp->protected_len, sc_.files.mp->grids));
     }
   }
   if (streams && id != ScOperatorId::kLmHead) {
     extras->lengths = Rule(layer, id, op, InFeatures(id) - static_cast<int64_t>(extras->protected_channels.size()));
-    if (extras->lengths != nullptr) extras->by_length = MakeScOperators(op, extras->lengths->Lengths());
+    if (extras->lengths != nullptr) {
+      extras->by_length = MakeScOperators(op, extras->lengths->Lengths(), sc_.files.mp->grids);
+    }
   }
   // Who draws faults is told of its place; other hardware is all in the operator, but takes the same kernels.
   const bool ideal = IsAttention(id) || (!HasFaults(op) && HasPlainSums(op));
@@ -330,7 +347,7 @@ ScConfig ScPlan::Config(int layer, ScOperatorId id) const {
     const int64_t own = IsAttention(id) || ProtectedChannels(layer, ScOperatorName(id)) == nullptr
                             ? 0
                             : static_cast<int64_t>(ProtectedChannels(layer, ScOperatorName(id))->size());
-    op.stoc_len = Rule(layer, id, op, InFeatures(id) - own)->Lengths().front();
+    op = AtLength(op, Rule(layer, id, op, InFeatures(id) - own)->Lengths().front(), sc_.files.mp->grids);
   }
   return op;
 }

@@ -49,6 +49,8 @@ class ScPlan {
   std::shared_ptr<const ScLengthRule> Rule(int layer, ScOperatorId id, const ScConfig& op, int64_t channels) const;
   ScExtrasPtr Extras(int layer, ScOperatorId id, const ScConfig& op) const;
   int64_t InFeatures(ScOperatorId id) const;
+  // Grids of the table, if it has any: one for each length. Errors: InvalidInput.
+  void CheckGrids(std::span<const int> lengths, const ScConfig& op) const;
   void CheckLengths(const ScLengthRule& rule, const ScConfig& op, const std::string& where) const;
 
   const ScModelConfig& sc_;

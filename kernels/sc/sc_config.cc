@@ -266,6 +266,20 @@ ScConfig ResolveCounts(const ScConfig& config) {
   return result;
 }
 
+// Requires: stoc_len is resolved.
+void ResolveGrid(ScConfig* config, int limit) {
+  switch (config->rng_grid) {
+    case ScGrid::kFull:
+      if (config->rng_levels == 0) config->rng_levels = limit;
+      return;
+    case ScGrid::kPow2:
+      if (config->rng_levels != 0) Reject(*config, "rng_levels", "nothing with rng_grid = pow2");
+      config->rng_levels = static_cast<int>(std::bit_floor(static_cast<unsigned>(config->stoc_len)));
+      config->rng_grid = ScGrid::kFull;
+      return;
+  }
+}
+
 }  // namespace
 
 ScConfig Resolve(const ScConfig& config) {
@@ -282,8 +296,8 @@ ScConfig Resolve(const ScConfig& config) {
   const int limit = 1 << (config.halve ? config.sc_prec - 1 : config.sc_prec);
   const std::string why = config.halve ? " with halve = 1" : "";
   if (result.stoc_len == 0) result.stoc_len = limit;
-  if (result.rng_levels == 0) result.rng_levels = limit;
   CheckRange("stoc_len", result.stoc_len, 1, limit, why);
+  ResolveGrid(&result, limit);
   CheckRange("rng_levels", result.rng_levels, 1, limit, why);
   const int full = 1 << config.sc_prec;
   const ScParameter& masks = FindScParameter("scramble_masks");

@@ -32,6 +32,10 @@ constexpr int IntBits(ScArith arith) {
 // of the product's mask (a free-running register seen by successive dimensions), instead of xor scrambling.
 enum class ScRestart : uint8_t { kProduct, kMask };
 
+// Which grid a comparator has where rng_levels is not given: the largest for sc_prec and halve, or the largest power of
+// two that the stream has cycles for.
+enum class ScGrid : uint8_t { kFull, kPow2 };
+
 // How the products of a chunk are summed: by a binary counter of every bit, or gates that merge the bits of adder_group
 // dimensions before it (docs/sc_arithmetic.md).
 enum class ScAdder : uint8_t { kCounter, kOr, kMux, kApc };
@@ -64,11 +68,12 @@ class ScSourceChoice {
 };
 
 // One configuration of the SC arithmetic (names and defaults: docs/sc_arithmetic.md#1-parameters).
-// Units:  stoc_len in cycles, rng_levels in comparator levels; 0 = the default for sc_prec and halve.
+// Units:  stoc_len in cycles, rng_levels in comparator levels; 0 = the default for sc_prec, halve and rng_grid.
 struct ScConfig {
   int sc_prec = 8;
   int stoc_len = 0;
   int rng_levels = 0;
+  ScGrid rng_grid = ScGrid::kFull;  // kFull once resolved: rng_levels says it then
   bool halve = false;
   ScMode mode = ScMode::kBipolar;
   ScGranularity granularity = ScGranularity::kPerRow;

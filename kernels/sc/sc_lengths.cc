@@ -139,13 +139,22 @@ int ScExtras::Slot(int length) const {
   STOCH_CHECK(false);
 }
 
-std::vector<ScOperatorPtr> MakeScOperators(const ScConfig& config, std::span<const int> lengths) {
+ScConfig AtLength(const ScConfig& config, int length, const std::map<int, int>& grids) {
+  ScConfig result = config;
+  result.stoc_len = length;
+  const auto grid = grids.find(length);
+  if (grid == grids.end()) return result;
+  result.rng_levels = grid->second;
+  result.rng_grid = ScGrid::kFull;
+  return result;
+}
+
+std::vector<ScOperatorPtr> MakeScOperators(const ScConfig& config, std::span<const int> lengths,
+                                           const std::map<int, int>& grids) {
   std::vector<ScOperatorPtr> operators;
   int masks = 1;
   for (const int length : lengths) {
-    ScConfig one = config;
-    one.stoc_len = length;
-    operators.push_back(length == 0 ? nullptr : MakeScOperator(one));
+    operators.push_back(length == 0 ? nullptr : MakeScOperator(AtLength(config, length, grids)));
     if (length != 0) masks = std::max(masks, operators.back()->masks);
   }
   // Kernels take codes and scales from some operator: one that no length picks, where all are 0.

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -72,8 +73,13 @@ struct ScExtras {
 };
 using ScExtrasPtr = std::shared_ptr<const ScExtras>;
 
+// The configuration at another length, and on the grid that `grids` has for it, if it has any.
+// Units:  length in cycles; `grids`: comparator levels by length.
+ScConfig AtLength(const ScConfig& config, int length, const std::map<int, int>& grids);
+
 // Operators of a configuration at each of `lengths` (0: null), with a common number of masks, so that kernels may mix
 // them within a product; where all are null, the operator of the configuration itself comes after them.
-std::vector<ScOperatorPtr> MakeScOperators(const ScConfig& config, std::span<const int> lengths);
+std::vector<ScOperatorPtr> MakeScOperators(const ScConfig& config, std::span<const int> lengths,
+                                           const std::map<int, int>& grids = {});
 
 }  // namespace stoch

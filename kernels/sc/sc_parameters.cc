@@ -78,6 +78,10 @@ constexpr std::array kAdders = {
     Choice("mux", ScAdder::kMux, "in each cycle the bit of one of adder_group dimensions, counted adder_group times"),
     Choice("apc", ScAdder::kApc, "an approximate parallel counter: pairs meet in AND and OR gates in turn, worth 2"),
 };
+constexpr std::array kGrids = {
+    Choice("full", ScGrid::kFull, "as many levels as sc_prec and halve allow"),
+    Choice("pow2", ScGrid::kPow2, "the largest power of two up to stoc_len, or up to each length of mixed ones"),
+};
 constexpr std::array kRestarts = {
     Choice("product", ScRestart::kProduct, "at its start state in every product"),
     Choice("mask", ScRestart::kMask, "as many steps further as d mod scramble_masks; needs scramble=off"),
@@ -120,7 +124,10 @@ constexpr std::array kParameters = {
                                     .default_follows = true,
                                     .default_text = kFullLength,
                                     .help = "Comparator grid R: how many different values a source shows. A short "
-                                            "stream may gain from a short grid: stoc_len=32,rng_levels=32."}),
+                                            "stream may gain from a short grid: stoc_len=32,rng_levels=32, or "
+                                            "rng_grid=pow2."}),
+    OneOf<&ScConfig::rng_grid>(kGrids,
+                               {.name = "rng_grid", .help = "The grid of a stream where rng_levels is not given."}),
     OneOf<&ScConfig::mode>(kModes, {.name = "mode", .use = kLinears, .help = "The quantizer."}),
     OneOf<&ScConfig::granularity>(
         kGranularities, {.name = "granularity", .use = kDecoderLinears, .help = "Which numbers share a scale."}),

@@ -77,6 +77,7 @@ class Reader {
   void PerRowChunk(const Json& value);
   void Bands(const Json& value);
   void Protected(const Json& value);
+  void Grids(const Json& value);
   void Table(const Json& root);
 
  private:
@@ -206,6 +207,17 @@ void Reader::Protected(const Json& value) {
   Known(value, "protected_channels.", {"stoc_len", "indices"});
 }
 
+void Reader::Grids(const Json& value) {
+  for (const auto& [key, grid] : Object(value, "per_rung_grid").items()) {
+    const std::string where = "per_rung_grid." + Quoted(key);
+    const Json length = Json::parse(key, nullptr, false);
+    const auto cycles = static_cast<int>(Integer(length.is_discarded() ? Json(key) : length, where, 1, kMaxLength));
+    if (!file_.grids.emplace(cycles, static_cast<int>(Integer(grid, where, 1, kMaxLength))).second) {
+      Reject(where, "a second grid", "one for each length");
+    }
+  }
+}
+
 void Reader::Table(const Json& root) {
   Object(root, "the table");
   if (!root.contains("stoc_len_levels")) Reject("stoc_len_levels", "nothing", "a list of lengths that fall");
@@ -253,11 +265,12 @@ void Reader::Table(const Json& root) {
   if (root.contains("protected_channels") && !root["protected_channels"].is_null()) {
     Protected(root["protected_channels"]);
   }
+  if (root.contains("per_rung_grid") && !root["per_rung_grid"].is_null()) Grids(root["per_rung_grid"]);
   Known(
       root, "",
       {"stoc_len_levels", "sc_prec", "halve_bipolar_stoc_len", "layer_buckets", "timestep_buckets", "operator_defaults",
-       "buckets", "dispatch_metrics", "per_row_chunk", "k_bands", "protected_channels", "normalise", "schema",
-       "metadata", "expected_avg_stoc_len", "expected_flop_avg_stoc_len", "metric_fidelity_rho"});
+       "buckets", "dispatch_metrics", "per_row_chunk", "k_bands", "protected_channels", "per_rung_grid", "normalise",
+       "schema", "metadata", "expected_avg_stoc_len", "expected_flop_avg_stoc_len", "metric_fidelity_rho"});
 }
 
 }  // namespace

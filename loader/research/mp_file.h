@@ -40,6 +40,7 @@ struct MpFile {
   std::map<std::string, std::vector<std::vector<int>>> ladders;  // by "op:t0:lJ": [band][level]
   int protected_len = 0;
   std::map<std::string, std::vector<int32_t>> protected_channels;  // by "op:bN"
+  std::map<int, int> grids;  // per_rung_grid: comparator levels by length; empty: those of the settings
   std::optional<double> escape_k;
   int escape_len = 128;
   std::vector<double> level_fractions;  // MPConfig: no thresholds

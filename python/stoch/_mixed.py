@@ -64,7 +64,7 @@ def _check_lengths(lengths: Lengths, n: int, chunks: int, config: ScConfig) -> L
     within = lengths.shape[1] > 1 and bool((lengths != lengths[:, :1]).any())
     if within and int(config.chunk_d) == 0:
         _reject("SC parameter chunk_d = 0: lengths that differ within a row need chunks")
-    if within and config.resolve().rng_levels == full and int(lengths.max()) == full:
+    if within and int(lengths.max()) == full and config.replace(stoc_len=full).resolve().rng_levels == full:
         _reject(
             f"streams of {full} cycles on a grid of {full} are not scrambled and shorter ones are, so lengths do not nest"
         )
@@ -182,7 +182,7 @@ def run(a: Any, b: Any, plan: Plan, *, counts: bool, stream: Any, check_finite: 
         return y, (sums,)
     d = a.shape[1]
     others = np.setdiff1d(np.arange(d), plan.protected)
-    special = plan.config.replace(stoc_len=plan.protected_len, rng_levels=plan.config.resolve().rng_levels)
+    special = plan.config.replace(stoc_len=plan.protected_len)
     first, first_sums = _ladder(
         _columns(a, plan.protected), _columns(b, plan.protected), special, None, counts, stream, check_finite
     )
@@ -204,7 +204,6 @@ def _ladder(
     if lengths is None:
         return one(a, b, config)
     n, d = a.shape
-    grid = config.resolve().rng_levels
     spans = _chunks(d, config)
     y = _arrays.from_host(a, np.zeros((n, b.shape[0]), np.float32))
     sums: Any = _arrays.from_host(a, np.zeros((n, len(spans), b.shape[0]), np.int32)) if counts else None
@@ -213,7 +212,7 @@ def _ladder(
         for length in np.unique(column):
             if length == 0:
                 continue
-            how = config.replace(stoc_len=int(length), rng_levels=grid, chunk_d=0)
+            how = config.replace(stoc_len=int(length), chunk_d=0)
             rows = _arrays.from_host(a, np.flatnonzero(column == length))
             part, part_sums = one(a[rows, begin:end], b[:, begin:end], how)
             y[rows] += part

@@ -244,6 +244,15 @@ def test_arrays_of_jax() -> None:
         stoch.sc_matmul(a, b, out=jax.device_put(np.zeros((2, 3), np.float32), cpu))
 
 
+def test_lengths_on_grids_of_their_own() -> None:
+    a, b = (np.random.default_rng(seed).normal(size=(2, 70)).astype(np.float32) for seed in (1, 2))
+    mixed = stoch.sc_matmul(a, b, halve=True, lengths=[24, 100], rng_grid="pow2")
+    for row, (length, grid) in enumerate([(24, 16), (100, 64)]):
+        alone = stoch.sc_matmul(a[row : row + 1], b, halve=True, stoc_len=length, rng_levels=grid)
+        assert np.array_equal(mixed[row : row + 1], alone)
+    assert not np.array_equal(mixed, stoch.sc_matmul(a, b, halve=True, lengths=[24, 100]))
+
+
 def test_packing_refuses_what_products_refuse() -> None:
     for bad, message in (
         (B.astype(np.float64), "b is float64"),

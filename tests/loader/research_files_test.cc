@@ -27,7 +27,8 @@ TEST(MpFile, ReadsEveryPart) {
     "per_row_chunk": {"buckets": {"k_proj:t0:l1": {"levels": [16, 32, 64], "thresholds": [0.25, 0.5]}}},
     "k_bands": {"n_bands": 2, "chunk_d": 128, "residual_width": {"o_proj": 200}, "chunk_bands": {"o_proj:b0": [0, 1]},
                 "ladders": {"o_proj:t0:l0": [[128, 64], [64, 32]]}},
-    "protected_channels": {"stoc_len": 84, "indices": {"q_proj:b0": [5, 3], "q_proj:b0:u1": [9]}}})");
+    "protected_channels": {"stoc_len": 84, "indices": {"q_proj:b0": [5, 3], "q_proj:b0:u1": [9]}},
+    "per_rung_grid": {"128": 128, "84": 64}})");
   EXPECT_EQ(mp.levels, (std::vector<int>{128, 64}));
   EXPECT_EQ(mp.buckets.at("q_proj:t0:l0").metric_hi, 2.0);
   EXPECT_EQ(mp.dispatch.at("q_proj").metric, "crest");
@@ -37,6 +38,7 @@ TEST(MpFile, ReadsEveryPart) {
   EXPECT_EQ(mp.ladders.at("o_proj:t0:l0")[1], (std::vector<int>{64, 32}));
   EXPECT_EQ(mp.residual_width.at("o_proj"), 200);
   EXPECT_EQ(mp.protected_channels.at("q_proj:b0"), (std::vector<int32_t>{3, 5, 9}));
+  EXPECT_EQ(mp.grids, (std::map<int, int>{{84, 64}, {128, 128}}));
   EXPECT_EQ(mp.unknown_keys, (std::vector<std::string>{"\"novel\""}));
 }
 
@@ -68,6 +70,9 @@ TEST(MpFile, RefusesInOneSentence) {
   refused(R"({"stoc_len_levels": [64, 128]})", {"stoc_len_levels", "[64,128]", "lengths that fall"});
   refused(R"({"type": "AdaptiveMPConfig", "stoc_len_levels": [128, 64], "threshold_table_path": "no-such-file"})",
           {"no-such-file"});
+  refused(R"({"stoc_len_levels": [128, 64], "per_rung_grid": {"x": 3}})", {"per_rung_grid", "'x'", "1..256"});
+  refused(R"({"stoc_len_levels": [128, 64], "per_rung_grid": {"64": 0}})", {"per_rung_grid", "1..256"});
+  refused(R"({"stoc_len_levels": [128, 64], "per_rung_grid": [64]})", {"per_rung_grid", "an object"});
   refused(R"({"stoc_len_levels": [128, 64], "protected_channels": {"stoc_len": 0, "indices": {}}})", {"1..256"});
 }
 

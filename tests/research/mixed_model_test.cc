@@ -227,6 +227,29 @@ TEST_P(MixedModel, ProtectedChannelsAreAProductOfTheirOwn) {
   ExpectInvalid([&] { with("[64]"); }, {"protected_channels q_proj:b0 lists channel 64", "0..63"});
 }
 
+TEST_P(MixedModel, GridsFollowTheLengthOrTheTable) {
+  STOCH_WITH_EXTRAS(backend);
+  const auto with = [&](const std::string& settings, const std::string& grids) {
+    const std::string mp = Table("[96, 24]", kSpread);
+    if (grids.empty()) return Logits(backend, settings, {.mp = mp});
+    std::ifstream table(mp);
+    std::string text((std::istreambuf_iterator<char>(table)), {});
+    text.back() = ',';
+    return Logits(backend, settings, {.mp = Write("grids.json", text + R"("per_rung_grid": {)" + grids + "}}")});
+  };
+  const auto pow2 = with("preset=halved,rng_grid=pow2", "");
+  EXPECT_FALSE(Same(pow2, with("preset=halved", "")));
+  EXPECT_TRUE(Same(pow2, with("preset=halved", R"("96": 64, "24": 16)")));
+  EXPECT_TRUE(Same(with("preset=halved,rng_grid=pow2", R"("96": 128, "24": 128)"), with("preset=halved", "")))
+      << "a table's grids win";
+  // Row by row, in any batch.
+  const std::string mp = Table("[96, 24]", kSpread);
+  EXPECT_TRUE(Same(pow2, Logits(backend, "preset=halved,rng_grid=pow2", {.mp = mp}, 7, 2)));
+  ExpectInvalid([&] { with("preset=halved", R"("96": 64)"); }, {"grids.json", "per_rung_grid.24", "no grid"});
+  ExpectInvalid([&] { with("preset=halved", R"("96": 64, "24": 200)"); },
+                {"grids.json", "per_rung_grid.24 = 200", "1..128"});
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, MixedModel, testing::ValuesIn(OneOfEachBackend()),
                          testing::PrintToStringParamName());
 

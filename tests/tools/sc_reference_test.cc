@@ -61,6 +61,7 @@ TEST(ScParameters, DescribeEveryValueOfTheirEnums) {
   config.gate = ScGate::kXnor;
   config.lfsr_restart = ScRestart::kMask;
   config.adder = ScAdder::kApc;
+  config.rng_grid = ScGrid::kPow2;
   for (const ScParameter& parameter : ScParameters()) EXPECT_NE(parameter.get(config, parameter), "?");
 }
 

@@ -105,6 +105,18 @@ TEST(ScConfig, RegistersHaveTheLongestPeriod) {
   EXPECT_EQ(ErrorOf("source=lfsr,lfsr_taps=8:6:5:4"), "no error");
 }
 
+TEST(ScConfig, AGridMayFollowTheLength) {
+  EXPECT_EQ(Resolve(Parse("rng_grid=pow2")).rng_levels, 256);
+  EXPECT_EQ(Resolve(Parse("rng_grid=pow2,stoc_len=96")).rng_levels, 64);
+  EXPECT_EQ(Resolve(Parse("rng_grid=pow2,halve=1,stoc_len=1")).rng_levels, 1);
+  // One operator with that of the grid written out.
+  EXPECT_EQ(Resolve(Parse("rng_grid=pow2,stoc_len=96")), Resolve(Parse("rng_levels=64,stoc_len=96")));
+  EXPECT_EQ(Describe(Parse("rng_grid=pow2")), "rng_grid=pow2");
+  EXPECT_EQ(ErrorOf("rng_grid=pow2,rng_levels=64"),
+            "SC parameter rng_levels = 64: allowed is nothing with rng_grid = pow2");
+  EXPECT_EQ(ErrorOf("rng_grid=half"), "SC parameter rng_grid = 'half': allowed is full, pow2");
+}
+
 TEST(ScConfig, UnknownParameterListsTheKnownOnes) {
   const std::string message = ErrorOf("stoc_length=3");
   EXPECT_NE(message.find("'stoc_length'"), std::string::npos) << message;
@@ -116,7 +128,8 @@ TEST(ScConfig, DescribeParsesBack) {
        {"", "halve=1,stoc_len=96,chunk_d=128", "mode=unipolar,granularity=per_tensor,scramble=random,source_seed=7",
         "sc_prec=6,group_a=4,group_b=3,scramble=off,scramble_masks=32,gate=and,source=lfsr,lfsr_restart=mask",
         "stoc_len=3,source=list,source_list_a=0:5:3,source_list_b=9:1:255", "gate=xnor,rng_levels=200,source=vdc",
-        "gate=and", "gate=and,source=sobol", "source=lfsr,source_seed_b=0,lfsr_taps=8:7:6:1,lfsr_taps_b=8:6:5:3",
+        "rng_grid=pow2,stoc_len=96", "gate=and", "gate=and,source=sobol",
+        "source=lfsr,source_seed_b=0,lfsr_taps=8:7:6:1,lfsr_taps_b=8:6:5:3",
         "source=random,source_seed_b=18446744073709551615", "source=sobol", "gate=table,table=none"}) {
     const ScConfig config = Parse(text);
     EXPECT_EQ(Parse(Describe(config)), config) << text;
