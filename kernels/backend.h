@@ -217,6 +217,8 @@ class Backend {
   virtual bool has_dilated_ring() const { return false; }
   // Whether Attention takes qk_smooth; without it a model configured so is refused before it loads.
   virtual bool has_qk_smooth() const { return false; }
+  // Whether calls take tables of functions; without it a model configured so is refused before it loads.
+  virtual bool has_nonlinear_tables() const { return false; }
   // Whether MakeLinear and MakeKvCache take extras.
   virtual bool has_extras() const { return false; }
   // The setting of an SC product that this backend has no kernel for, as "gate=counts"; "" where it has them all.

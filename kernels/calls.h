@@ -21,7 +21,9 @@ struct OpSite {
 };
 
 struct AllGatherCall;
+struct NonlinearTable;
 
+// A prologue may have a table (kernels/math/nonlinear_table.h) in place of its function: 1 / sqrt or SiLU.
 enum class Prologue : uint8_t {
   kNone,
   kRmsNorm,  // x * (1 / sqrt(mean(x^2) + eps)) * norm_weight, rounded as (x * r) * w
@@ -41,6 +43,7 @@ struct LinearCall {
   TensorView x, x2;
   TensorView norm_weight;
   float norm_eps = 0;
+  const NonlinearTable* table = nullptr;  // in place of the prologue's function
   std::vector<const LinearWeight*> weights;
   std::vector<TensorView> outs;
   bool add_to_out = false;
@@ -88,6 +91,8 @@ struct AttentionCall {
   // Where given, that op precedes as part of this one, and what is in q and k then is not specified. Requires: norm->q is
   // q, norm->k is k.
   const NormHeadsCall* norm = nullptr;
+  // In place of Exp of the softmax: e = max(table(s - m), 0), and 0 where s is -inf.
+  const NonlinearTable* exp_table = nullptr;
   // As of a LinearCall.
   const AllGatherCall* gather = nullptr;
   // Rows of `out` that are no output rows of the pass may be left as they are. Requires: kPerToken or kExact.
@@ -115,6 +120,7 @@ struct NormHeadsCall {
   float eps = 0;
   TensorView q, k;
   TensorView q_weight, k_weight;
+  const NonlinearTable* table = nullptr;  // in place of 1 / sqrt
 };
 
 // ---------------------------------------------------------------------------------------------------- experts ----
@@ -156,6 +162,7 @@ struct ExpertLinearCall {
   TensorView x, x2;
   TensorView norm_weight;
   float norm_eps = 0;
+  const NonlinearTable* table = nullptr;  // in place of the prologue's function
   TensorView chosen;
   std::vector<const ExpertWeights*> weights;
   std::vector<TensorView> outs;
@@ -214,6 +221,7 @@ struct AllGatherCall {
   AllGatherRoute route = AllGatherRoute::kAuto;
   std::vector<TensorView> from, from2;
   std::vector<TensorView> to;
+  const NonlinearTable* table = nullptr;  // in place of the prologue's function
 };
 
 // The ops that run on one device and take one struct: OP(Linear) stands for Linear(const LinearCall&). Backends declare

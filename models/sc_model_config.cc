@@ -42,6 +42,12 @@ constexpr std::array<DilatedEntry, 2> kDilatedLists = {{
     {"dilation", &ScDilatedConfig::dilation, "of these, head h sees every so many tokens, those at h mod dilation"},
 }};
 
+constexpr std::array<TableEntry, 3> kTables = {{
+    {"silu", NonlinearFunction::kSilu, &ScTables::silu, "a table of SiLU, between gate and up"},
+    {"softmax", NonlinearFunction::kExp, &ScTables::softmax, "a table of exp, in the softmax of attention"},
+    {"rms_norm", NonlinearFunction::kRsqrt, &ScTables::rms_norm, "a table of 1 / sqrt on 1..4, in every RMSNorm"},
+}};
+
 constexpr std::array<ScPreset, 3> kPresets = {{
     {"halved", HalvedScModelConfig, "the default: the best accuracy for its cycles, and causal"},
     {"published", PublishedScModelConfig, "what the published simulator ran until mid 2026"},
@@ -109,6 +115,12 @@ const DilatedEntry* FindDilatedList(std::string_view name) {
   const auto found = std::find_if(kDilatedLists.begin(), kDilatedLists.end(),
                                   [name](const DilatedEntry& entry) { return entry.name == name; });
   return found == kDilatedLists.end() ? nullptr : &*found;
+}
+
+const TableEntry* FindTable(std::string_view name) {
+  const auto found =
+      std::find_if(kTables.begin(), kTables.end(), [name](const TableEntry& entry) { return entry.name == name; });
+  return found == kTables.end() ? nullptr : &*found;
 }
 
 // Tokens as 2048:8192.
@@ -217,9 +229,12 @@ void SetParameter(ScOperatorConfigs& operators, std::string_view name, std::stri
 
 void SetInLayers(ScModelConfig& config, std::string_view layers, std::string_view name, std::string_view value) {
   const bool attention = name == "attention" || FindDilatedList(name) != nullptr;
-  if (attention || name == "preset" || name == "lm_head" || name.starts_with("lm_head.")) {
-    const std::string_view what =
-        attention ? "attention is one mode" : (name == "preset" ? "a preset is" : "the LM head is one");
+  const bool table = FindTable(name) != nullptr;
+  if (attention || table || name == "preset" || name == "lm_head" || name.starts_with("lm_head.")) {
+    const std::string_view what = attention            ? "attention is one mode"
+                                  : table              ? "a table is one"
+                                  : (name == "preset") ? "a preset is"
+                                                       : "the LM head is one";
     throw InvalidInput("SC setting " + std::string(layers) + '.' + std::string(name) + " = " + std::string(value) +
                        ": " + std::string(what) + " for the whole model");
   }
@@ -244,6 +259,8 @@ void Apply(ScModelConfig& config, std::string_view setting) {
     ApplyAttention(config, value);
   } else if (const DilatedEntry* list = FindDilatedList(name); list != nullptr) {
     config.dilated.*list->list = ParseTokenList(name, value);
+  } else if (const TableEntry* table = FindTable(name); table != nullptr) {
+    config.tables.*table->table = {std::string(value), nullptr};
   } else if (name == "lm_head") {
     if (value != "0" && value != "1") Reject("lm_head", '\'' + std::string(value) + '\'', "0, 1");
     config.sc_lm_head = value == "1";
@@ -264,6 +281,10 @@ std::string Difference(const ScModelConfig& config, const ScModelConfig& preset)
       const std::vector<int64_t>& list = config.dilated.*entry.list;
       if (!list.empty()) text += ',' + std::string(entry.name) + '=' + TokenListText(list);
     }
+  }
+  for (const TableEntry& entry : kTables) {
+    const std::string& own = (config.tables.*entry.table).name;
+    if (own != (preset.tables.*entry.table).name) text += ',' + std::string(entry.name) + '=' + own;
   }
   if (config.sc_lm_head != preset.sc_lm_head) text += ",lm_head=" + std::to_string(config.sc_lm_head ? 1 : 0);
   for (const ScParameter& parameter : ScParameters()) {
@@ -332,6 +353,7 @@ std::string FilesText(const ScModelFiles& files) {
 std::span<const ScPreset> ScPresets() { return kPresets; }
 std::span<const AttentionEntry> AttentionModes() { return kAttentionModes; }
 std::span<const DilatedEntry> DilatedLists() { return kDilatedLists; }
+std::span<const TableEntry> TableFunctions() { return kTables; }
 std::span<const ScOperatorEntry> ScOperators() { return Operators(); }
 
 void Reject(const std::string& name, std::string_view value, const std::string& allowed) {

@@ -7,6 +7,7 @@
 //     attention=dilated                    per_token on the positions that pairs (segments[i], dilation[i]) admit:
 //     segments=2048:8192, dilation=1:4     both lists, of equal length
 //     lm_head=0|1                          LM head exact (0, the default) or SC
+//     silu=FILE, softmax=FILE, rms_norm=FILE    a table in the place of SiLU, exp, 1 / sqrt, of the whole model
 //     NAME=VALUE                           a parameter of ScConfig on every operator it belongs to: chunk_d, mode,
 //                                          granularity, group_a, group_b on linears only, everything else on all
 //     OPERATOR.NAME=VALUE                  the same on one operator: down_proj.stoc_len=64
@@ -24,6 +25,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/dilated.h"
+#include "kernels/math/nonlinear_table.h"
 #include "kernels/sc/sc_config.h"
 #include "loader/config/architecture.h"
 #include "loader/research/mp_file.h"
@@ -68,6 +70,20 @@ struct ScDilatedConfig {
   friend bool operator==(const ScDilatedConfig&, const ScDilatedConfig&) = default;
 };
 
+// A function of the whole model as a table. `name` is its file until that is read, then the first 16 digits of its
+// sha256; "": the function is exact. They are the same if their names are.
+struct ScTable {
+  std::string name;
+  std::shared_ptr<const NonlinearTable> table;
+
+  friend bool operator==(const ScTable& a, const ScTable& b) { return a.name == b.name; }
+};
+struct ScTables {
+  ScTable silu, softmax, rms_norm;
+
+  friend bool operator==(const ScTables&, const ScTables&) = default;
+};
+
 // The whole SC configuration of a model. The granularity of qk and av follows from `attention`.
 struct ScModelConfig {
   ScOperatorConfigs operators;
@@ -76,6 +92,7 @@ struct ScModelConfig {
   AttentionMode attention = AttentionMode::kPerToken;
   ScDilatedConfig dilated = {};  // kPerToken
   bool sc_lm_head = false;
+  ScTables tables = {};
 
   std::vector<DilatedPair> DilatedPairs() const;  // empty: attention is not dilated
 

@@ -34,6 +34,14 @@ struct DilatedEntry {
   std::string_view help;
 };
 
+// A function that a table can stand for.
+struct TableEntry {
+  std::string_view name;
+  NonlinearFunction function;
+  ScTable ScTables::*table;
+  std::string_view help;
+};
+
 struct ScOperatorEntry {
   std::string_view name;
   std::string_view help;
@@ -42,6 +50,7 @@ struct ScOperatorEntry {
 std::span<const ScPreset> ScPresets();  // the default first
 std::span<const AttentionEntry> AttentionModes();
 std::span<const DilatedEntry> DilatedLists();
+std::span<const TableEntry> TableFunctions();
 std::span<const ScOperatorEntry> ScOperators();  // in the order of ScOperatorId
 
 inline ScOperatorId OperatorAt(int index) { return static_cast<ScOperatorId>(index); }

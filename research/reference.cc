@@ -189,12 +189,12 @@ ReferenceProduct MultiplyReference(const HostMatrix& a, const HostMatrix& b, con
   return product;
 }
 
-void SoftmaxReference(float* s, int64_t n) {
+void SoftmaxReference(float* s, int64_t n, const NonlinearTable* table) {
   float largest = -std::numeric_limits<float>::infinity();
   for (int64_t t = 0; t < n; ++t) largest = std::max(largest, s[t]);
   float lanes[kRowLanes] = {};
   for (int64_t t = 0; t < n; ++t) {
-    s[t] = Exp(s[t] - largest);
+    s[t] = table == nullptr ? Exp(s[t] - largest) : table->ExpAt(s[t] - largest);
     lanes[t % kRowLanes] = lanes[t % kRowLanes] + s[t];
   }
   const float sum = FoldLanes<kRowLanes>(lanes);

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/math/nonlinear_table.h"
 #include "kernels/sc/hardware/accumulator.h"
 #include "kernels/sc/sc_lengths.h"
 #include "kernels/sc/sc_operator.h"
@@ -40,8 +41,8 @@ ReferenceProduct MultiplyReference(const HostMatrix& a, const HostMatrix& b, con
 // The same operands, quantized, multiplied exactly: gain 1 on whole products, chunks in the same order.
 HostMatrix MultiplyQuantized(const HostMatrix& a, const HostMatrix& b, const ScConfig& config);
 
-// exp(s - max) / sum of n scores, in kRowLanes order.
-void SoftmaxReference(float* s, int64_t n);
+// exp(s - max), or a table in its place, / sum of n scores, in kRowLanes order.
+void SoftmaxReference(float* s, int64_t n, const NonlinearTable* table = nullptr);
 
 // The channels of a matrix, in order.
 HostMatrix SelectChannels(const HostMatrix& x, std::span<const int32_t> channels);

@@ -17,6 +17,7 @@
 #include "loader/research/mask_file.h"
 #include "loader/research/mp_file.h"
 #include "loader/research/multiplier_file.h"
+#include "loader/research/nonlinear_file.h"
 #include "loader/research/smooth_file.h"
 #include "loader/research/smooth_json.h"
 #include "loader/sha256.h"
@@ -192,6 +193,17 @@ void ReadSmoothing(const ScFileOptions& options, ScModelConfig* config, std::vec
   config->files.smooth = std::make_shared<const SmoothFile>(std::move(factors));
 }
 
+void ReadTables(ScModelConfig* config) {
+  for (const TableEntry& entry : TableFunctions()) {
+    ScTable& table = config->tables.*entry.table;
+    if (table.name.empty() || table.table != nullptr) continue;
+    const MappedFile file(table.name);
+    const std::string sha = ShortSha({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()});
+    table.table = std::make_shared<const NonlinearTable>(ReadNonlinearFile(table.name, entry.function));
+    table.name = sha;
+  }
+}
+
 // Tables by file and reading, each read once.
 class Tables {
  public:
@@ -275,6 +287,7 @@ std::vector<std::string> ReadScFiles(const ScFileOptions& options, ScModelConfig
     throw InvalidInput("--mp-normalise: has no meaning without --mp");
   }
   ReadSmoothing(options, config, &notices);
+  ReadTables(config);
   Tables tables;
   for (ScConfig& op : config->operators) tables.Read(&op);
   for (auto& [layer, operators] : config->layers) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files that an SC configuration refers to: threshold tables, smoothing, masks, multiplier tables.
+// The files that an SC configuration refers to: threshold tables, smoothing, masks, multiplier tables, functions.
 #pragma once
 
 #include <memory>

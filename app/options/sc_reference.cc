@@ -27,6 +27,7 @@ printed by `stoch help sc`, which makes it from the lists that the parser uses; 
 | `attention=MODE` | how attention is done |
 | `segments=W:W...`, `dilation=R:R...` | the pairs of `attention=dilated`, as `segments=2048:8192,dilation=1:4` |
 | `lm_head=0` or `1` | LM head exact (the default) or in SC |
+| `silu=FILE`, `softmax=FILE`, `rms_norm=FILE` | a table in the place of a function, of the whole model |
 | `NAME=VALUE` | a parameter, on every operator that takes it |
 | `OPERATOR.NAME=VALUE` | the same on one operator |
 | `LAYERS.NAME=VALUE`, `LAYERS.OPERATOR.NAME=VALUE` | the same in some layers: ranges joined by +, as `0-3+28-31` |
@@ -109,6 +110,7 @@ std::string ScReference() {
   }
   text += Table("Attention", AttentionModes());
   text += Table("Lists of attention=dilated", DilatedLists());
+  text += Table("Tables of functions", TableFunctions());
   text += Table("Operators", ScOperators());
   text += "\n## Parameters\n\nEvery operator takes a parameter unless its list says which do.\n";
   for (const ScParameter& parameter : ScParameters()) text += Describe(parameter);
@@ -120,6 +122,7 @@ std::string ScCompletionWords() {
   for (const ScPreset& preset : ScPresets()) words.push_back(fmt::format("preset={}", preset.name));
   for (const AttentionEntry& entry : AttentionModes()) words.push_back(fmt::format("attention={}", entry.name));
   for (const DilatedEntry& entry : DilatedLists()) words.push_back(fmt::format("{}=", entry.name));
+  for (const TableEntry& entry : TableFunctions()) words.push_back(fmt::format("{}=", entry.name));
   words.emplace_back("lm_head=1");
   for (const ScParameter& parameter : ScParameters()) words.push_back(fmt::format("{}=", parameter.name));
   return fmt::format("{}", fmt::join(words, " "));

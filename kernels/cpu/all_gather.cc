@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/all_gather_check.h"
+#include "kernels/cpu/linear.h"
 
 namespace stoch::cpu {
 
@@ -19,7 +20,8 @@ void AllGather(Context& context, const AllGatherCall& call) {
         const float* x = from.ptr<const float>() + row * from.step(0);
         float* out = to.ptr<float>() + row * to.step(0) + plan.begin[i];
         if (two) {
-          context.simd.silu_mul(x, call.from2[i].ptr<const float>() + row * call.from2[i].step(0), cols, out);
+          const float* x2 = call.from2[i].ptr<const float>() + row * call.from2[i].step(0);
+          SiluMul(context.simd, call.table, x, x2, cols, out);
         } else {
           memcpy(out, x, static_cast<size_t>(cols) * sizeof(float));
         }

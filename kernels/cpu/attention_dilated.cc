@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/softmax.h"
 #include "kernels/dilated.h"
 #include "kernels/math/quantize.h"
 #include "kernels/math/reduce.h"
@@ -245,7 +246,7 @@ bool DilatedRows::Probabilities(int64_t n) {
   if (seen.begin < seen.end) {
     float* p = s_.scores.data() + n * admitted_.size();
     const float largest = *std::max_element(p + seen.begin, p + seen.end);
-    context_.simd.exp_sum(p + seen.begin, seen.end - seen.begin, largest, p + seen.begin);
+    ExpSum(context_.simd, work_.call.exp_table, p + seen.begin, seen.end - seen.begin, largest);
     float lanes[kRowLanes] = {};
     for (int64_t i = seen.begin; i < seen.end; ++i) {
       p[i] = static_cast<float>(admitted_.times[static_cast<size_t>(i)]) * p[i];

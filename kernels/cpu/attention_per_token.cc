@@ -213,7 +213,7 @@ bool PerToken::Probabilities(const AttentionTile& tile, int64_t n, TileState* st
   const int64_t visible = Visible(tile, n);
   float* p = state->scores.data() + n * tile.window();
   HideScores(p, work_.FirstSeen(visible - 1));
-  Softmax(context_.simd, p, visible);
+  Softmax(context_.simd, p, visible, work_.call.exp_table);
   p_slots_.Observe(tile.first_row + n / group_, Head(tile, n), p, visible);
   // Pages before the window count nothing, and a ring does not bring them: their scales may be anything.
   const int64_t first_page = work_.FirstSeenPage(visible - 1);

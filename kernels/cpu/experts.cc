@@ -89,7 +89,7 @@ void ExpertLinear(Context& context, const ExpertLinearCall& call) {
   const int64_t cols = call.x.dim(1);
   const int64_t per_row = call.x.dim(0) == call.chosen.dim(0) ? call.chosen.dim(1) : 1;  // slots that share a row of x
   std::vector<float> f(static_cast<size_t>(call.x.dim(0) * cols));
-  const RowPrologue prologue{call.prologue, call.x, call.x2, call.norm_weight, call.norm_eps};
+  const RowPrologue prologue{call.prologue, call.x, call.x2, call.norm_weight, call.norm_eps, call.table};
   context.pool.ParallelFor(call.x.dim(0),
                            [&](int64_t i, int) { prologue.Apply(context.simd, i, f.data() + i * cols); });
 

@@ -21,7 +21,7 @@ void NormHeads(Context& context, const NormHeadsCall& call) {
   const auto norm = [&](const TensorView& x, const TensorView& weight, int64_t row) {
     float* head = x.ptr<float>() + row * x.step(0);
     for (int64_t i = 0; i < x.dim(1); i += call.head_dim) {
-      RmsNorm(context.simd, head + i, weight.ptr<const float>(), call.eps, call.head_dim, head + i);
+      RmsNorm(context.simd, head + i, weight.ptr<const float>(), call.eps, call.head_dim, head + i, call.table);
     }
   };
   context.pool.ParallelFor(call.q.dim(0), [&](int64_t row, int) {

@@ -33,7 +33,7 @@ Rows ApplyPrologue(Context& context, const LinearCall& call) {
   context.prologue.resize(static_cast<size_t>(f.rows * f.cols));
   f.data = context.prologue.data();
   f.stride = f.cols;
-  const RowPrologue prologue{call.prologue, call.x, call.x2, call.norm_weight, call.norm_eps};
+  const RowPrologue prologue{call.prologue, call.x, call.x2, call.norm_weight, call.norm_eps, call.table};
   context.pool.ParallelFor(
       f.rows, [&](int64_t i, int) { prologue.Apply(context.simd, i, context.prologue.data() + i * f.cols); });
   return f;
@@ -113,13 +113,18 @@ void RunExact(Context& context, const LinearCall& call, const Rows& f) {
 
 }  // namespace
 
+void SiluMul(const Simd& simd, const NonlinearTable* table, const float* x, const float* x2, int64_t n, float* out) {
+  if (table == nullptr) return simd.silu_mul(x, x2, n, out);
+  for (int64_t i = 0; i < n; ++i) out[i] = table->At(x[i]) * x2[i];
+}
+
 void RowPrologue::Apply(const Simd& simd, int64_t row, float* out) const {
   const float* from = x.ptr<const float>() + row * x.step(0);
   const int64_t cols = x.dim(1);
   switch (prologue) {
     case Prologue::kNone: std::copy(from, from + cols, out); break;
-    case Prologue::kRmsNorm: RmsNorm(simd, from, norm_weight.ptr<const float>(), norm_eps, cols, out); break;
-    case Prologue::kSiluMul: simd.silu_mul(from, x2.ptr<const float>() + row * x2.step(0), cols, out); break;
+    case Prologue::kRmsNorm: RmsNorm(simd, from, norm_weight.ptr<const float>(), norm_eps, cols, out, table); break;
+    case Prologue::kSiluMul: SiluMul(simd, table, from, x2.ptr<const float>() + row * x2.step(0), cols, out); break;
   }
 }
 

@@ -3,8 +3,12 @@
 #pragma once
 
 #include "kernels/cpu/context.h"
+#include "kernels/math/nonlinear_table.h"
 
 namespace stoch::cpu {
+
+// out[i] = Silu(x[i]) * x2[i], or a table in the place of Silu.
+void SiluMul(const Simd& simd, const NonlinearTable* table, const float* x, const float* x2, int64_t n, float* out);
 
 // f(x) of a LinearCall, row by row.
 struct RowPrologue {
@@ -13,6 +17,7 @@ struct RowPrologue {
   const TensorView& x2;
   const TensorView& norm_weight;
   float norm_eps = 0;
+  const NonlinearTable* table = nullptr;
   void Apply(const Simd& simd, int64_t row, float* out) const;
 };
 

@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/ring_attention.h"
 #include "kernels/math/elementary.h"
+#include "kernels/math/nonlinear_table.h"
 #include "kernels/math/quantize.h"
 #include "kernels/math/reduce.h"
 
@@ -219,12 +220,14 @@ void QueryPass::AgreeOnMaxima(size_t query, Agreed& agreed) const {
 
 void QueryPass::Exponentials(const Query& query, int /*rank*/, Share& share) const {
   const int64_t lanes = kRowLanes / ranks_;
+  const NonlinearTable* table = state_.part(0).exp_table;
   share.lanes.assign(static_cast<size_t>(group_ * lanes), 0.0f);
   for (int64_t n = 0; n < group_; ++n) {
     float* scores = share.scores.data() + n * share.size();
     float* own = share.lanes.data() + n * lanes;
     for (int64_t i = 0; i < share.size(); ++i) {
-      scores[i] = Exp(scores[i] - agreed(query).maximum[static_cast<size_t>(n)]);
+      const float x = scores[i] - agreed(query).maximum[static_cast<size_t>(n)];
+      scores[i] = table == nullptr ? Exp(x) : table->ExpAt(x);
       float& lane = own[(share.begin + i) % lanes];
       lane = lane + scores[i];
     }

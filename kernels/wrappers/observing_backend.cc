@@ -7,20 +7,21 @@
 #include "kernels/base/parallel_for.h"
 #include "kernels/call_check.h"
 #include "kernels/math/elementary.h"
+#include "kernels/math/nonlinear_table.h"
 #include "kernels/math/reduce.h"
 
 namespace stoch {
 namespace {
 
 // Prologue::kRmsNorm of one row, in place.
-void RmsNorm(float* x, const float* weight, float eps, int64_t n) {
+void RmsNorm(float* x, const float* weight, float eps, int64_t n, const NonlinearTable* table) {
   float lanes[kRowLanes] = {};
   for (int64_t begin = 0; begin < n; begin += kRowLanes) {
     const int64_t count = std::min<int64_t>(kRowLanes, n - begin);
     for (int64_t j = 0; j < count; ++j) lanes[j] = Fma(x[begin + j], x[begin + j], lanes[j]);
   }
   const float mean = FoldLanes<kRowLanes>(lanes) / static_cast<float>(n);
-  const float r = 1.0f / Sqrt(mean + eps);
+  const float r = table == nullptr ? 1.0f / Sqrt(mean + eps) : table->RsqrtAt(mean + eps);
   for (int64_t i = 0; i < n; ++i) x[i] = (x[i] * r) * weight[i];
 }
 
@@ -74,7 +75,8 @@ void ObservingBackend::Linear(const LinearCall& call) {
     if (call.prologue == Prologue::kRmsNorm) {
       norm_weight_.resize(static_cast<size_t>(cols));
       inner().CopyToHost(norm_weight_.data(), call.norm_weight);
-      ParallelFor(rows, threads_, [&](int64_t i) { RmsNorm(x + i * cols, norm_weight_.data(), call.norm_eps, cols); });
+      ParallelFor(rows, threads_,
+                  [&](int64_t i) { RmsNorm(x + i * cols, norm_weight_.data(), call.norm_eps, cols, call.table); });
     } else if (call.prologue == Prologue::kSiluMul) {
       const float* x2 = Read(call.x2, &x2_);
       ParallelFor(rows, threads_, [&](int64_t row) {

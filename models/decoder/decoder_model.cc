@@ -13,6 +13,7 @@
 #include "models/decoder/stage.h"
 #include "models/decoder/striped_stage.h"
 #include "models/decoder/workspace.h"
+#include "models/sc_settings.h"
 
 namespace stoch {
 namespace {
@@ -40,6 +41,20 @@ bool NeedOnlyLargest(const LogitQueries& queries) {
   };
   return !queries.wants_logits && queries.picks.size() == 1 && queries.logprobs.empty() &&
          is_largest(queries.picks.front());
+}
+
+// Tables of functions, read, where the backend takes them.
+void CheckTables(const Backend& backend, const ScTables& tables) {
+  for (const TableEntry& entry : TableFunctions()) {
+    const ScTable& table = tables.*entry.table;
+    if (table.name.empty()) continue;
+    const std::string setting = "SC setting " + std::string(entry.name) + " = " + table.name + ": ";
+    if (table.table == nullptr) throw InvalidInput(setting + "its file was not read");
+    if (!backend.has_nonlinear_tables()) {
+      throw InvalidInput(setting + "the " + std::string(backend.name()) +
+                         " backend has no kernel for tables of functions: give --device cpu");
+    }
+  }
 }
 
 }  // namespace
@@ -79,6 +94,7 @@ DecoderModel::DecoderModel(Backend& backend, const ModelFiles& files, const Deco
     throw InvalidInput("SC setting attention = dilated: the " + std::string(backend.name()) +
                        " backend has no kernel for it: give --device cpu");
   }
+  if (options.precision == Precision::kSc) CheckTables(backend, options.sc.tables);
   ReserveScratch();  // before loading, which takes some too
   weights_ = LoadDecoderWeights(backend, files, options.precision, options.sc, options.placement, options.progress);
   const bool is_sc = options.precision == Precision::kSc;

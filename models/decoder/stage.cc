@@ -33,6 +33,7 @@ DecoderStage::DecoderStage(Backend& backend, const DecoderConfig& config, const 
       config_(config),
       options_(options),
       dilated_(options.precision == Precision::kSc ? options.sc.DilatedPairs() : std::vector<DilatedPair>{}),
+      tables_(options.precision == Precision::kSc ? options.sc.tables : ScTables{}),
       weights_(weights),
       first_shard_(first_shard),
       role_(role),
@@ -205,7 +206,7 @@ void DecoderStage::RunHead(size_t lane, int64_t first, int64_t count, int64_t ou
     LinearCall project;
     project.site = gather.site;
     project.x = Slice(MatrixIn(part.workspace->head_input[lane], output_rows, config_.hidden_size), 0, first, count);
-    AddNorm(weights_.head[i].final_norm, config_.rms_norm_eps, &project);
+    AddNorm(weights_.head[i].final_norm, config_.rms_norm_eps, tables_.rms_norm.table.get(), &project);
     project.weights = {weights_.head[i].lm_head.get()};
     project.outs = {gather.from.back()};
     project.fault_rows = fault_rows;

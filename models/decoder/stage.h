@@ -127,6 +127,7 @@ class DecoderStage final : public ModelStage {
   const DecoderConfig& config_;
   const DecoderOptions& options_;
   std::vector<DilatedPair> dilated_;  // empty: attention is not
+  ScTables tables_;                   // of functions; none where the precision has no SC
   const DecoderWeights& weights_;
   std::vector<Device> devices_;
   size_t first_shard_;

@@ -172,7 +172,7 @@ AttentionCall DecoderStage::Project(Part& part, const DecoderLayerShard& weights
 
   if (piece.rows > 0) {
     LinearCall project = ProjectGroup(site, Hidden(part, piece), weights.group(BlockGroup::kQkv), qkv);
-    AddNorm(weights.vector(VectorId::kInputNorm), config_.rms_norm_eps, &project);
+    AddNorm(weights.vector(VectorId::kInputNorm), config_.rms_norm_eps, tables_.rms_norm.table.get(), &project);
     project.fault_rows = FaultRowsOf(piece).all;
     backend_.Linear(project);
     AddBias(site, qkv, weights.bias(BlockGroup::kQkv));
@@ -191,6 +191,7 @@ AttentionCall DecoderStage::Project(Part& part, const DecoderLayerShard& weights
   attention.window = static_cast<int>(config_.WindowOf(index));
   attention.dilated = dilated_;
   attention.first_head = part.shard.heads.begin;
+  attention.exp_table = tables_.softmax.table.get();
   if (weights.qk_smooth.bytes() > 0) {
     attention.qk_smooth = MatrixIn(weights.qk_smooth, part.shard.kv_heads.size(), config_.head_dim);
   }
@@ -212,6 +213,7 @@ NormHeadsCall DecoderStage::NormOf(int cache_layer, const DecoderLayerShard& wei
   norm.q = attention.q;
   norm.k = attention.k;
   norm.q_weight = MakeView(q_norm.data(), DType::kF32, attention.q.device, config_.head_dim);
+  norm.table = tables_.rms_norm.table.get();
   norm.k_weight = MakeView(k_norm.data(), DType::kF32, attention.k.device, config_.head_dim);
   return norm;
 }
@@ -223,7 +225,7 @@ void DecoderStage::ProjectGateUp(Part& part, const DecoderLayerShard& weights, i
   const OpSite site{layer, GroupName(BlockGroup::kGateUp)};
   const TensorView out = MatrixIn(part.workspace->gate_up, hidden.dim(0), 2 * part.shard.intermediate.size());
   LinearCall project = ProjectGroup(site, hidden, weights.group(BlockGroup::kGateUp), out);
-  AddNorm(weights.vector(VectorId::kPostAttentionNorm), config_.rms_norm_eps, &project);
+  AddNorm(weights.vector(VectorId::kPostAttentionNorm), config_.rms_norm_eps, tables_.rms_norm.table.get(), &project);
   project.fault_rows = rows.fault_rows;
   project.gather = gather;
   backend_.Linear(project);
@@ -245,6 +247,7 @@ void DecoderStage::ProjectDown(Part& part, const DecoderLayerShard& weights, int
     const TensorView gate_up = MatrixIn(part.workspace->gate_up, hidden.dim(0), 2 * cols);
     project = ProjectGroup(site, Slice(gate_up, 1, 0, cols), down, out);
     project.prologue = Prologue::kSiluMul;
+    project.table = tables_.silu.table.get();
     project.x2 = Slice(gate_up, 1, cols, cols);
   }
   project.add_to_out = true;
@@ -271,7 +274,7 @@ void DecoderStage::ChooseExperts(Part& part, const DecoderLayerShard& weights, i
   LinearCall router;
   router.site = site;
   router.x = hidden;
-  AddNorm(norm, config_.rms_norm_eps, &router);
+  AddNorm(norm, config_.rms_norm_eps, tables_.rms_norm.table.get(), &router);
   router.weights = {weights.router.get()};
   router.outs = {MatrixIn(part.workspace->router, hidden.dim(0), config_.num_experts)};
   backend_.Route({site, router.outs.front(), config_.norm_topk_prob, routing.chosen, routing.weights, &router});
@@ -281,7 +284,7 @@ void DecoderStage::ChooseExperts(Part& part, const DecoderLayerShard& weights, i
                                   2 * part.shard.expert_intermediate.size());
   ExpertLinearCall project = ProjectExperts({layer, GroupName(BlockGroup::kGateUp)}, hidden, routing.chosen,
                                             weights.expert_group(BlockGroup::kGateUp), out);
-  AddNorm(norm, config_.rms_norm_eps, &project);
+  AddNorm(norm, config_.rms_norm_eps, tables_.rms_norm.table.get(), &project);
   project.fault_rows = rows.fault_rows;
   backend_.ExpertLinear(project);
 }
@@ -303,6 +306,7 @@ void DecoderStage::CombineExperts(Part& part, const DecoderLayerShard& weights, 
     const TensorView gate_up = MatrixIn(part.workspace->gate_up, slots, 2 * cols);
     project = ProjectExperts(site, Slice(gate_up, 1, 0, cols), routing.chosen, down, out);
     project.prologue = Prologue::kSiluMul;
+    project.table = tables_.silu.table.get();
     project.x2 = Slice(gate_up, 1, cols, cols);
   }
   const CombineExpertsCall combine{site, out, routing.weights, Columns(hidden, part.shard.hidden)};
@@ -333,6 +337,7 @@ AllGatherCall DecoderStage::GatherOfActivation(int layer, int64_t rows) const {
   if (!divided()) return gather;
   gather.site = {layer, GroupName(BlockGroup::kGateUp)};
   gather.prologue = Prologue::kSiluMul;
+  gather.table = tables_.silu.table.get();
   for (const Part& part : parts_) {
     const int64_t cols = (sparse ? part.shard.expert_intermediate : part.shard.intermediate).size();
     const TensorView gate_up = MatrixIn(part.workspace->gate_up, gathered_rows, 2 * cols);

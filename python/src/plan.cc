@@ -17,6 +17,7 @@
 #include "kernels/sc/sc_lengths.h"
 #include "kernels/sc/sc_parameters.h"
 #include "models/sc_plan.h"
+#include "models/sc_settings.h"
 #include "python/src/attention.h"
 #include "python/src/base/arrays.h"
 #include "python/src/base/bind.h"
@@ -48,6 +49,11 @@ class ModelPlan {
     EngineOptions engine;
     cli::Apply({.precision = "sc", .sc = settings, .files = files}, &engine);
     sc_ = engine.sc;
+    for (const TableEntry& entry : TableFunctions()) {
+      if ((sc_.tables.*entry.table).name.empty()) continue;
+      throw InvalidInput("SC setting " + std::string(entry.name) +
+                         ": a table of a function is one of a whole model, as stoch.load runs it, not of products");
+    }
     config_.num_hidden_layers = layers;
     config_.hidden_size = std::get<0>(sizes);
     config_.intermediate_size = std::get<1>(sizes);

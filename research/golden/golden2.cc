@@ -195,6 +195,9 @@ constexpr Kind kKinds[] = {{"random_bits", &Case::RandomNumbers},
                            {"source", &Case::Source},
                            {"usystolic", &Case::Usystolic},
                            {"hw", &Case::Hardware},
+                           {"silu_table", &Case::SiluTable},
+                           {"softmax_table", &Case::SoftmaxTable},
+                           {"rms_norm_table", &Case::RmsNormTable},
                            {"statistics", &Case::Statistics},
                            {"paired", &Case::Paired}};
 

@@ -14,6 +14,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/base/error.h"
+#include "kernels/math/nonlinear_table.h"
 #include "loader/checkpoint/safetensors.h"
 #include "research/golden/golden.h"
 #include "research/products/correlation.h"
@@ -56,6 +57,9 @@ class Case {
   void Source();
   void Usystolic();
   void Hardware();
+  void SiluTable();
+  void SoftmaxTable();
+  void RmsNormTable();
   void Statistics();
   void Paired();
 
@@ -100,6 +104,7 @@ class Case {
   double tolerance() const { return fields_.value("relative_tolerance", 0.0); }
   void Correlation(const std::string& name, const StreamCorrelation& got);
   std::shared_ptr<CountTable> Table() const;
+  NonlinearTable Pieces(NonlinearFunction function) const;
 
   Backend& backend_;
   const SafetensorsFile& file_;

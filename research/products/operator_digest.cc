@@ -10,6 +10,7 @@
 #include "kernels/sc/sc_parameters.h"
 #include "loader/sha256.h"
 #include "models/sc_plan.h"
+#include "models/sc_settings.h"
 
 namespace stoch {
 namespace {
@@ -82,6 +83,10 @@ std::string OperatorsSha256(const ScModelConfig& sc, const DecoderConfig& config
   const ScModelFiles& files = sc.files;
   text += "\nmp=" + files.mp_sha + " normalise=" + std::to_string(static_cast<int>(files.normalise)) +
           "\nsmooth=" + files.smooth_sha + "\nmask=" + files.mask_sha + '\n';
+  for (const TableEntry& entry : TableFunctions()) {
+    const std::string& table = (sc.tables.*entry.table).name;
+    if (!table.empty()) text += std::string(entry.name) + '=' + table + '\n';
+  }
   for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
     for (const BlockLinear& linear : config.architecture->linears) {
       const LinearSpec spec = plan.Linear(layer, OperatorOf(linear.id));

@@ -214,7 +214,7 @@ class Capture {
                        .y;
     const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)));
     for (float& score : p.values) score = score * scale;
-    SoftmaxReference(p.row(0), positions);
+    SoftmaxReference(p.row(0), positions, engine_.options().sc.tables.softmax.table.get());
     const HostMatrix v = Part(attention.v, 0, row, first, config_.head_dim);
     const ScConfig config = Ideal(products.av->config);
     const ReferenceProduct product = PerTokenReference(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes are either refused with one sentence or read as a threshold table, a hybrid mask, smoothing factors, the plan
-// of a sweep or block YAML.
+// Any bytes are either refused with one sentence or read as a threshold table, a hybrid mask, smoothing factors, a table
+// of a function, the plan of a sweep or block YAML.
 
 #include <cmath>
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include "loader/research/block_yaml.h"
 #include "loader/research/mask_file.h"
 #include "loader/research/mp_file.h"
+#include "loader/research/nonlinear_file.h"
 #include "loader/research/smooth_file.h"
 #include "loader/research/sweep_file.h"
 #include "tests/fuzz/memory_file.h"
@@ -36,6 +37,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const auto& [tensor, scales] : stoch::ReadSmoothFile(file.path()).scales) {
       for (const float scale : scales) Check(std::isfinite(scale) && scale > 0);
     }
+  });
+  Try([&] {
+    const stoch::test::MemoryFile file(data, size);
+    const stoch::NonlinearTable table = stoch::ReadNonlinearFile(file.path(), stoch::NonlinearFunction::kExp);
+    Check(table.At(0.0f) > 0);
   });
   Try([&] {
     const stoch::SweepFile sweep = stoch::ParseSweepFile(text, "fuzz");

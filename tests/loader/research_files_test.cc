@@ -2,13 +2,23 @@
 // Files of the research suite: what is read, and one sentence for each thing that is refused.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "loader/checkpoint/safetensors.h"
+#include "loader/checkpoint/safetensors_writer.h"
 #include "loader/research/mask_file.h"
 #include "loader/research/mp_file.h"
 #include "loader/research/multiplier_file.h"
+#include "loader/research/nonlinear_file.h"
 #include "loader/research/sweep_file.h"
 #include "tests/support/expect_invalid.h"
+#include "tests/support/temp_dir.h"
 
 namespace stoch::test {
 namespace {
@@ -96,6 +106,74 @@ TEST(MaskFile, ReadsEntriesAndForcesBits) {
   ExpectInvalid([] { ParseMaskFile(R"({"int_bits": 9})", "m", 0); }, {"int_bits", "2..8"});
   ExpectInvalid([] { ParseMaskFile(R"({"schedule": {"qk": ["int9"]}})", "m", 0); }, {"schedule", "int9"});
   ExpectInvalid([] { ParseMaskFile(R"({"schedule": {"qk": 3}})", "m", 0); }, {"schedule", "a list"});
+}
+
+class NonlinearFile : public testing::Test {
+ protected:
+  using Metadata = std::map<std::string, std::string>;
+  struct Parts {
+    std::vector<float> cuts = {-1, 0, 2}, values = {0.5f, 1, 3}, slopes = {0.5f, 1, 0};
+    Metadata metadata = {{"schema", "stoch-nonlinear-v1"}, {"function", "exp"}};
+  };
+  std::filesystem::path Write(const Parts& parts) {
+    const auto path = scratch_.path() / "table.safetensors";
+    std::vector<SafetensorsSpec> specs;
+    const std::pair<const char*, const std::vector<float>*> all[] = {
+        {"cuts", &parts.cuts}, {"values", &parts.values}, {"slopes", &parts.slopes}};
+    for (const auto& [name, part] : all) {
+      specs.push_back({name, DType::kF32, {static_cast<int64_t>(part->size())}});
+    }
+    SafetensorsWriter writer(path, specs, parts.metadata);
+    for (const auto& [name, part] : all) writer.Append(std::as_bytes(std::span(*part)));
+    writer.Finish();
+    return path;
+  }
+  void ExpectRefused(const Parts& parts, std::initializer_list<std::string_view> said) {
+    ExpectInvalid([&] { ReadNonlinearFile(Write(parts), NonlinearFunction::kExp); }, said);
+  }
+  TempDir scratch_;
+};
+
+TEST_F(NonlinearFile, IsReadAsItIsWritten) {
+  Parts parts;
+  parts.metadata["in_bits"] = "-8";
+  parts.metadata["out_bits"] = "none";
+  const NonlinearTable table = ReadNonlinearFile(Write(parts), NonlinearFunction::kExp);
+  EXPECT_EQ(table.cuts, parts.cuts);
+  EXPECT_EQ(table.slopes, parts.slopes);
+  EXPECT_EQ(table.in_bits, -8);
+  EXPECT_FALSE(table.out_bits.has_value());
+  const auto again = scratch_.path() / "again.safetensors";
+  WriteNonlinearFile(again, table, {{"source", "test"}});
+  EXPECT_EQ(ReadNonlinearFile(again, NonlinearFunction::kExp).values, parts.values);
+  EXPECT_EQ(SafetensorsFile(again).metadata().at("source"), "test");
+}
+
+TEST_F(NonlinearFile, RefusesInOneSentence) {
+  const Parts good;
+  const auto with = [&](const char* key, const char* value) {
+    Parts parts = good;
+    parts.metadata[key] = value;
+    return parts;
+  };
+  ExpectRefused(with("schema", "other"), {"table.safetensors", "schema = 'other'", "stoch-nonlinear-v1"});
+  ExpectRefused(with("function", "silu"), {"function = 'silu'", "exp"});
+  ExpectRefused(with("in_bits", "21"), {"in_bits = '21'", "none or -8..20"});
+  ExpectRefused(with("out_bits", "3x"), {"out_bits = '3x'"});
+  Parts parts = good;
+  parts.cuts = {-1, 2, 2};
+  ExpectRefused(parts, {"cuts[2]", "more than the one before"});
+  parts = good;
+  parts.slopes[1] = std::numeric_limits<float>::infinity();
+  ExpectRefused(parts, {"slopes[1] = inf", "a finite number"});
+  parts = good;
+  parts.values.pop_back();
+  ExpectRefused(parts, {"values, slopes = 2, 3", "as many as cuts, 3"});
+  parts = good;
+  parts.values[1] = 0;
+  ExpectRefused(parts, {"exp at 0", "above 0"});
+  parts.cuts = parts.values = parts.slopes = {};
+  ExpectRefused(parts, {"cuts = F32 [0]", "1..4096"});
 }
 
 // a * b of signed operands in byte order, as AdaPT writes it.

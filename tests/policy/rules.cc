@@ -170,7 +170,8 @@ std::vector<Layer> MakeLayers() {
       {"loader/checkpoint/quantized/", checkpoint},
       {"loader/checkpoint/",
        checkpoint + Patterns{"loader/config/", "loader/checkpoint/gguf/", "loader/checkpoint/quantized/"}},
-      {"loader/research/", {"loader/*.h", "loader/checkpoint/", "kernels/base/", "kernels/sc/"}},
+      {"loader/research/",
+       {"loader/*.h", "loader/checkpoint/", "kernels/base/", "kernels/sc/", "kernels/math/nonlinear_table.h"}},
       {"loader/tokenizer/unicode/", {"loader/*.h", "kernels/base/"}},
       {"loader/tokenizer/",
        {"loader/*.h", "loader/tokenizer/unicode/", "loader/checkpoint/gguf/", "kernels/base/", "kernels/math/"}},
@@ -372,7 +373,8 @@ std::vector<std::string> CheckNoLibm(const SourceFile& file) {
 std::vector<std::string> CheckLength(const SourceFile& file) {
   const size_t lines = Lines(file).size();
   const bool document = StartsWith(file.path, "docs/") && EndsWith(file.path, ".md");
-  const size_t most = document ? kMaxDocumentLines : kMaxLines;
+  const bool listed = file.path == "docs/sc-options.md";  // as long as the parser's list
+  const size_t most = document && !listed ? kMaxDocumentLines : kMaxLines;
   if (!(IsCode(file.path) || document) || lines <= most) return {};
   return {file.path + ":" + std::to_string(lines) + ": has more than " + std::to_string(most) + " lines"};
 }

@@ -36,8 +36,9 @@ TEST_P(Research2Golden, EveryCaseOfAKindThatIsHere) {
   const std::map<std::string, int> expected = {
       {"adder", 10},         {"attention", 5},   {"binomial_table", 7}, {"counts", 4},
       {"fault", 40},         {"hw", 1},          {"lengths", 1},        {"paired", 1},
-      {"product_report", 8}, {"random_bits", 1}, {"register", 7},       {"row_key", 1},
-      {"smoothquant_qk", 4}, {"source", 4},      {"statistics", 1},     {"usystolic", 2}};
+      {"product_report", 8}, {"random_bits", 1}, {"register", 7},       {"rms_norm_table", 1},
+      {"row_key", 1},        {"silu_table", 1},  {"smoothquant_qk", 4}, {"softmax_table", 2},
+      {"source", 4},         {"statistics", 1},  {"usystolic", 2}};
   EXPECT_EQ(here, expected);
 }
 
@@ -63,6 +64,12 @@ TEST_P(Research2Golden, AnotherNumberFails) {
       fields["sc"]["fault_seed"] = 999;
     } else if (kind == "hw") {
       fields["input"]["cycles"] = fields["input"]["cycles"].get<int64_t>() + 1;
+    } else if (kind == "silu_table") {
+      fields["in_bits"] = 3;
+    } else if (kind == "softmax_table") {
+      fields["visible"][2] = 300;  // in place of 1: the largest score is another
+    } else if (kind == "rms_norm_table") {
+      fields["out_bits"] = 11;
     } else if (kind == "row_key") {
       fields["rows"][0]["layer"] = 1;
     } else if (kind == "binomial_table") {

@@ -93,6 +93,33 @@ TEST_F(ResearchCli, CalibrateTakesTheCommonOptions) {
   ExpectRefused(calibrate({"--context", "64"}), "--context");
 }
 
+TEST_F(ResearchCli, TablesOfFunctionsAreMadeWithoutAModelAndRead) {
+  const auto make = [&](const std::string& function, const std::string& range,
+                        const std::vector<std::string>& more = {}) {
+    std::vector<std::string> words = {"calibrate",  "nonlinear", "--function", function,          "--range=" + range,
+                                      "--segments", "4",         "-o",         folder_ / function};
+    words.insert(words.end(), more.begin(), more.end());
+    return RunStoch(words);
+  };
+  for (const auto& [function, range] :
+       {std::pair("silu", "-8,8"), std::pair("exp", "-16,0"), std::pair("rsqrt", "1,4")}) {
+    const ProcessResult made = make(function, range);
+    EXPECT_EQ(made.exit_code, 0) << made.err;
+  }
+  const double exact = Ppl({});
+  const auto setting = [&](const char* name, const char* file) {
+    return std::string(name) + "=" + std::string(folder_ / file);
+  };
+  EXPECT_NE(Ppl({"--sc", setting("silu", "silu")}), exact);
+  EXPECT_NE(Ppl({"--sc", setting("softmax", "exp")}), exact);
+  EXPECT_NE(Ppl({"--sc", setting("rms_norm", "rsqrt")}), exact);
+  ExpectRefused(make("silu", "8,-8"), "numbers that rise");
+  ExpectRefused(make("silu", "1,2", {"--model", DemoModel()}), "--model: has no meaning in stoch calibrate nonlinear");
+  ExpectRefused(make("silu", "1,2", {"--alpha", "0.5"}), "--alpha: has no meaning");
+  ExpectRefused(RunStoch({"calibrate", "awq", "-o", folder_ / "none"}), "--model is required");
+  ExpectRefused(Perplexity({"--sc", setting("silu", "exp")}), "function = \"exp\"");
+}
+
 TEST_F(ResearchCli, CalibratedFactorsAreTheSameOnAnyThreads) {
   const auto calibrate = [&](const std::string& kind, const std::string& threads, const std::string& out) {
     return RunStoch({"calibrate", kind, "--model", DemoModel(), "--device", "cpu", "--threads", threads, "--file",

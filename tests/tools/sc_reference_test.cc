@@ -51,6 +51,16 @@ TEST(ScReference, EveryParameterAndValueParsesAndIsNamed) {
   }
 }
 
+TEST(ScReference, NamesEveryTableOfAFunction) {
+  for (const TableEntry& entry : TableFunctions()) {
+    const std::string setting = std::string(entry.name) + "=file";
+    const ScModelConfig config = ParseScModelConfig(std::vector<std::string>{setting});
+    EXPECT_EQ((config.tables.*entry.table).name, "file");
+    EXPECT_EQ(Describe(config), "preset=halved," + setting);
+    EXPECT_NE((' ' + ScCompletionWords()).find(' ' + std::string(entry.name) + '='), std::string::npos) << entry.name;
+  }
+}
+
 // A choice that is missing in a list would have no text.
 TEST(ScParameters, DescribeEveryValueOfTheirEnums) {
   ScConfig config;

@@ -22,11 +22,13 @@
 #include "kernels/base/usable_threads.h"
 #include "loader/checkpoint/safetensors_writer.h"
 #include "loader/file.h"
+#include "loader/research/nonlinear_file.h"
 #include "loader/sha256.h"
 #include "research/calibrate/calibrate_lengths.h"
 #include "research/calibrate/calibrate_scales.h"
 #include "research/calibrate/error_weights.h"
 #include "research/calibrate/mp_table.h"
+#include "research/calibrate/nonlinear_table.h"
 
 namespace stoch::cli {
 namespace {
@@ -42,6 +44,8 @@ struct Options {
   std::string weights = "uniform";
   std::vector<std::string> sc;
   ScFileOptions files;
+  NonlinearPieces pieces;
+  std::vector<double> range;
 };
 
 // The model, the text, and what OUT says of them.
@@ -139,10 +143,23 @@ void RunRescale(const Options& options, const Inputs& inputs) {
                               Open(options.device), options.model.model, inputs.ids));
 }
 
+void RunNonlinear(const Options& options, const Inputs&) {
+  NonlinearPieces pieces = options.pieces;
+  if (options.range.size() != 2) throw InvalidInput("--range: allowed are two numbers, as -8,8");
+  pieces.lo = options.range[0];
+  pieces.hi = options.range[1];
+  const std::string version = VersionText();
+  WriteNonlinearFile(
+      options.out, MakeNonlinearTable(pieces),
+      {{"source", fmt::format("stoch calibrate nonlinear, {} chords of {}..{}", pieces.segments, pieces.lo, pieces.hi)},
+       {"version", version.substr(0, version.find('\n'))}});
+}
+
 struct Kind {
   const char* name;
   void (*run)(const Options&, const Inputs&);
   std::vector<const char*> options;  // that have a meaning here and not in every kind
+  bool reads_text = true;            // of a model
 };
 
 const std::vector<Kind>& Kinds() {
@@ -154,6 +171,7 @@ const std::vector<Kind>& Kinds() {
        {"--levels", "--budget", "--ref", "--chunks", "--layer-buckets", "--weights", "--metric", "--sign", "--protect",
         "--sc", "--smooth", "--mask", "--mask-bits"}},
       {"rescale", RunRescale, {"--mp", "--sc"}},
+      {"nonlinear", RunNonlinear, {"--function", "--segments", "--range", "--in-bits", "--out-bits"}, false},
   };
   return kinds;
 }
@@ -171,32 +189,54 @@ void CheckOptions(const CLI::App& command, const Kind& kind) {
   }
 }
 
-ExitCode Run(const CLI::App& command, const Options& options) {
-  const auto& kinds = Kinds();
-  const auto kind =
-      std::find_if(kinds.begin(), kinds.end(), [&](const Kind& known) { return options.kind == known.name; });
-  if (kind == kinds.end()) {
-    throw InvalidInput("stoch calibrate " + options.kind + ": allowed is smoothquant, awq, mp, rescale");
-  }
-  CheckOptions(command, *kind);
-  if (options.lengths.ref == 0 && command.get_option("--ref")->count() > 0) {
-    throw InvalidInput("--ref 0: allowed is 1..65536");
-  }
-  RequireOneDevice(options.device, "stoch calibrate");
-  CheckCanWrite(options.out);
+Inputs Read(const Options& options) {
   Inputs inputs{OpenModelFiles(options.model.model), {}, {}};
   const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer(options.model, inputs.files);
   if (tokenizer == nullptr) throw InvalidInput(inputs.files.name + ": has no tokenizer; give --tokenizer DIR");
   inputs.text = ReadWholeFile(options.file);
   inputs.ids = tokenizer->Encode(inputs.text, {});
+  return inputs;
+}
+
+ExitCode Run(const CLI::App& command, const Options& options) {
+  const auto& kinds = Kinds();
+  const auto kind =
+      std::find_if(kinds.begin(), kinds.end(), [&](const Kind& known) { return options.kind == known.name; });
+  if (kind == kinds.end()) {
+    throw InvalidInput("stoch calibrate " + options.kind + ": allowed is smoothquant, awq, mp, rescale, nonlinear");
+  }
+  CheckOptions(command, *kind);
+  for (const char* option : {"--model", "--file"}) {
+    const bool given = command.get_option(option)->count() > 0;
+    if (kind->reads_text && !given) throw InvalidInput(fmt::format("{} is required", option));
+    if (!kind->reads_text && given) {
+      throw InvalidInput(fmt::format("{}: has no meaning in stoch calibrate {}", option, kind->name));
+    }
+  }
+  if (options.lengths.ref == 0 && command.get_option("--ref")->count() > 0) {
+    throw InvalidInput("--ref 0: allowed is 1..65536");
+  }
+  RequireOneDevice(options.device, "stoch calibrate");
+  CheckCanWrite(options.out);
   Options with = options;
   with.windows.threads = options.device.threads > 0 ? options.device.threads : UsableThreads();
-  kind->run(with, inputs);
+  kind->run(with, kind->reads_text ? Read(options) : Inputs());
   if (!options.output.json) return kDone;
   PrintLine(nlohmann::ordered_json{
       {"kind", options.kind}, {"output", options.out}, {"sha256", Sha256Hex(ReadWholeFile(options.out))}}
                 .dump());
   return kDone;
+}
+
+void AddNonlinearOptions(CLI::App& command, Options* options) {
+  NonlinearPieces& pieces = options->pieces;
+  command.add_option("--function", pieces.function, "nonlinear: silu, exp (of softmax) or rsqrt (of rms_norm)");
+  command.add_option("--segments", pieces.segments, "nonlinear: chords");
+  command.add_option("--range", options->range, "nonlinear: LO,HI of the chords, as -8,8; of rsqrt 1,4")
+      ->delimiter(',')
+      ->expected(2);
+  command.add_option("--in-bits", pieces.in_bits, "nonlinear: binary places that x is rounded to, -8..20");
+  command.add_option("--out-bits", pieces.out_bits, "nonlinear: of the result");
 }
 
 void AddLengthOptions(CLI::App& command, Options* options) {
@@ -226,19 +266,21 @@ void AddLengthOptions(CLI::App& command, Options* options) {
 }  // namespace
 
 CommandBody AddCalibrate(CLI::App& command) {
-  command.description("Smoothing factors (--smooth) or mixed stream lengths (--mp) of a model, from a text");
+  command.description(
+      "Smoothing factors (--smooth) or mixed stream lengths (--mp) of a model, from a text; tables of functions");
   command.footer(
       "Examples:\n"
       "  stoch calibrate smoothquant --model demo --file text --alpha 0.5 -o smooth.safetensors\n"
       "  stoch calibrate smoothquant --model demo --file text --qk 0.5 --only qk -o qk.safetensors\n"
       "  stoch calibrate awq --model demo --file text --bits 4 -o awq.safetensors\n"
       "  stoch calibrate mp --model demo --file text --levels 128,64,32 --budget 0.375 -o lengths.json\n"
-      "  stoch calibrate rescale --model demo --file text --mp published.json -o fixed.json");
+      "  stoch calibrate rescale --model demo --file text --mp published.json -o fixed.json\n"
+      "  stoch calibrate nonlinear --function silu --segments 16 --range=-8,8 --out-bits 8 -o silu.safetensors");
   auto options = std::make_shared<Options>();
-  command.add_option("kind", options->kind, "smoothquant, awq, mp or rescale")->required();
-  AddModelOptions(command, &options->model)->required();
+  command.add_option("kind", options->kind, "smoothquant, awq, mp, rescale or nonlinear")->required();
+  AddModelOptions(command, &options->model);
   command.remove_option(command.get_option("--context"));
-  command.add_option("--file", options->file, "The text; - is standard input")->required();
+  command.add_option("--file", options->file, "The text; - is standard input");
   command.add_option("-o,--output", options->out, "The file to write: safetensors, or JSON of mp and rescale")
       ->required();
   ScaleCalibration& scales = options->scales;
@@ -253,6 +295,7 @@ CommandBody AddCalibrate(CLI::App& command) {
       ->check(CLI::IsMember({"qk"}));
   command.add_option("--bits", scales.bits, "awq: bits of a weight")->capture_default_str();
   AddLengthOptions(command, options.get());
+  AddNonlinearOptions(command, options.get());
   command.add_option("--ctx", options->windows.ctx, "Tokens of a window")->capture_default_str();
   command.add_option("--max-windows", options->windows.count, "Windows of the text")->capture_default_str();
   AddDeviceOptions(command, &options->device);
