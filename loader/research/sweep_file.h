@@ -35,7 +35,8 @@ struct SweepFile {
 };
 
 // {model, text, tokenizer, max_windows, ctx, array, energy, base, grid{NAME: [values]}, runs: [SETTINGS], files{mp, smooth, mask},
-// metrics, seeds: [numbers] or repeat: N, reference: INDEX or SETTINGS}. Exact configurations have no seeds. SETTINGS are a text or a list of texts; values are texts, numbers or booleans.
+// metrics, seeds: [numbers] or repeat: N, reference: INDEX or SETTINGS}. Exact configurations have no seeds.
+// SETTINGS are a text or a list of texts; values are texts, numbers or booleans.
 // Errors: InvalidInput, one sentence naming `name`, key, value and what is allowed; more than 65536 runs.
 SweepFile ParseSweepFile(const std::string& text, const std::string& name);
 

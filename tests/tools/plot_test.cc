@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -85,7 +86,7 @@ TEST(Plot, ABaselineIsALevelInsideOfTheAxesAndSizesAreThoseGiven) {
   Chart chart;
   chart.series = {{"", {{1, 5}, {2, 6}}}};
   const std::string without = ChartSvg(chart);
-  chart.baseline = ChartBaseline{9, "fp32"};
+  chart.baselines = {{9, "fp32"}};
   const std::string svg = ChartSvg(chart);
   ExpectStandsAlone(svg);
   EXPECT_EQ(Count(svg, "stroke-dasharray=\"2 3\""), 2) << "the line and the legend's";
@@ -98,8 +99,51 @@ TEST(Plot, ABaselineIsALevelInsideOfTheAxesAndSizesAreThoseGiven) {
   EXPECT_EQ(Count(small, "viewBox=\"0 0 300 200\""), 1) << small.substr(0, 200);
   EXPECT_EQ(Count(svg, "viewBox=\"0 0 640 420\""), 1);
   chart.y_logarithmic = true;
-  chart.baseline->y = 0;
+  chart.baselines[0].y = 0;
   ExpectInvalid([&] { ChartSvg(chart); }, {"above 0"});
+}
+
+TEST(Plot, EveryBaselineHasDashesOfItsOwn) {
+  Chart chart;
+  chart.series = {{"", {{1, 5}, {2, 6}}}};
+  chart.baselines = {{9, "exact"}, {8, "int8"}};
+  const std::string svg = ChartSvg(chart);
+  EXPECT_EQ(Count(svg, "stroke-dasharray=\"2 3\""), 2);
+  EXPECT_EQ(Count(svg, "stroke-dasharray=\"7 3 2 3\""), 2);
+  EXPECT_EQ(Count(svg, ">exact<") + Count(svg, ">int8<"), 2);
+}
+
+TEST(Plot, TicksMayBeGivenAndFontsHaveTheirSize) {
+  Chart chart;
+  chart.x_label = "stream length (cycles)";
+  chart.series = {{"", {{16, 5}, {32, 6}, {33, 6}, {256, 4}}}};
+  chart.x_ticks = {256, 16, 32, 33};
+  const std::string svg = ChartSvg(chart);
+  for (const char* tick : {">16<", ">32<", ">256<"}) EXPECT_EQ(Count(svg, tick), 1) << tick;
+  EXPECT_EQ(Count(svg, ">33<"), 0) << "no room next to 32";
+  EXPECT_EQ(Count(svg, ">50<"), 0);
+  EXPECT_EQ(Count(svg, "font-size=\"12.00\""), Count(svg, "<text ") - 3) << "all but the title and two labels";
+  chart.font = 24;
+  const std::string large = ChartSvg(chart);
+  EXPECT_EQ(Count(large, "font-size=\"26.00\""), 2);
+  EXPECT_EQ(Count(large, "font-size=\"12.00\""), 0);
+}
+
+TEST(Plot, TwelveSeriesDifferInGrey) {
+  Chart chart;
+  for (int i = 0; i < 12; ++i) chart.series.push_back({std::to_string(i), {{1.0 * i, 1.0 * i}}});
+  const std::string svg = ChartSvg(chart);
+  std::vector<double> greys;
+  for (size_t at = 0; (at = svg.find("fill=\"#", at)) != std::string::npos; ++at) {
+    const std::string colour = svg.substr(at + 7, 6);
+    if (colour == "ffffff" || colour == "222222") continue;  // the ground, texts
+    const int rgb = std::stoi(colour, nullptr, 16);
+    const double grey = 0.299 * (rgb >> 16) + 0.587 * (rgb >> 8 & 255) + 0.114 * (rgb & 255);
+    if (std::find(greys.begin(), greys.end(), grey) == greys.end()) greys.push_back(grey);
+  }
+  ASSERT_EQ(greys.size(), 12u);
+  std::sort(greys.begin(), greys.end());
+  for (size_t i = 1; i < greys.size(); ++i) EXPECT_GT(greys[i] - greys[i - 1], 12.0) << i;
 }
 
 TEST(Plot, ChartHasWhatItIsGiven) {

@@ -117,6 +117,13 @@ TEST_F(SweepSeedsCli, FiguresHaveMeansWithBarsOrEveryRun) {
   EXPECT_EQ(count(figure(",baseline=fp32,front=0,size=300x200"), ">fp32<"), 1);
   EXPECT_EQ(count(figure(",baseline=2.5,front=0"), ">2.5<"), 1);
   EXPECT_EQ(count(figure(",front=0"), "Pareto"), 0);
+  const std::string sized = figure(",font=20,baseline=fp32,baseline=9.5");
+  EXPECT_EQ(count(sized, ">stream length (cycles)<") + count(sized, ">perplexity<"), 2);
+  EXPECT_EQ(count(sized, ">32<"), 1) << "a tick at the only value";
+  EXPECT_GT(count(sized, "font-size=\"20.00\""), 3);
+  EXPECT_EQ(count(sized, ">9.5<"), 1);
+  ExpectRefused(Sweep("none", {"--plot", "x=stoc_len,y=ppl,font=3"}), "font=3: allowed is 6 to 36");
+  ExpectRefused(Sweep("none", {"--plot", "x=layer,y=ppl"}), "x=layer goes with y=stoc_len and the metric trace");
   ExpectRefused(Sweep("none", {"--plot", "x=stoc_len,y=ppl,size=10x10"}), "size=10x10: allowed is 240x180");
   ExpectRefused(Sweep("none", {"--plot", "x=stoc_len,y=ppl,error=ci"}), "the plan has no seeds");
   ExpectRefused(Sweep("none", {"--plot", "x=stoc_len,y=ppl,error=range"}), "error=ci|sd|minmax");
@@ -177,6 +184,23 @@ TEST_F(SweepSeedsCli, ShardsAndResumptionsGiveTheSameBytes) {
   ExpectRefused(RunStoch(merge), "the rows have seeds: give the plan");
 }
 
+TEST_F(SweepSeedsCli, RateZeroAndIntegersRunOnceNextToRowsWithSeeds) {
+  Plan(R"("grid": {"fault_weight": [0, 0.02]}, "runs": ["arith=int8", "arith=int8,fault_weight=0.02"], "repeat": 2)");
+  const ProcessResult result = Sweep("rates");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const std::vector<nlohmann::json> lines = Lines("rates");
+  ASSERT_EQ(lines.size(), 1u + 2 + 1 + 2 + 4);
+  for (const size_t i : {0, 3}) EXPECT_FALSE(lines[i].contains("seed")) << lines[i];
+  for (const size_t i : {1, 2, 4, 5}) EXPECT_TRUE(lines[i].contains("seed")) << lines[i];
+  EXPECT_EQ(lines[6]["n"], 1);
+  EXPECT_EQ(lines[7]["n"], 2);
+  EXPECT_EQ(lines[8]["config"], lines[3]["config"]);
+  // Rate 0 is today's bits.
+  Plan(R"("runs": ["stoc_len=128"])");
+  ASSERT_EQ(Sweep("plain").exit_code, 0);
+  EXPECT_EQ(Lines("plain")[0]["metrics"], lines[0]["metrics"]);
+}
+
 TEST_F(SweepSeedsCli, PlansWithoutRandomNumbersAreRefused) {
   const auto refused = [&](const std::string& rest, const std::string& why) {
     Plan(rest);
@@ -184,6 +208,7 @@ TEST_F(SweepSeedsCli, PlansWithoutRandomNumbersAreRefused) {
   };
   refused(R"("runs": ["source=lfsr", "stoc_len=32"], "repeat": 3)", "seeds: nothing in run 1 depends on a seed");
   refused(R"("runs": ["fault_weight=0.1,fault_seed=4"], "repeat": 2)", "seeds: nothing in run 0 depends on a seed");
+  refused(R"("runs": ["fp32", "arith=int8", "fault_weight=0"], "repeat": 2)", "nothing in the plan depends on a seed");
   refused(R"("runs": ["source=lfsr,source_seed_b=4,scramble=off", "source=list"], "repeat": 2)", "source_list_a");
   refused(R"("runs": ["source=lfsr"], "repeat": 2, "seeds": [1])", "repeat");
   refused(R"("runs": ["source=lfsr"], "seeds": [])", "seeds");

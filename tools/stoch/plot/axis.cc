@@ -43,6 +43,13 @@ double Axis::Mapped(double value) const { return logarithmic_ ? std::log10(value
 
 double Axis::Position(double value) const { return (Mapped(value) - low_) / (high_ - low_); }
 
+std::vector<Axis::Tick> Axis::TicksAt(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  std::vector<Tick> ticks;
+  for (const double value : values) ticks.push_back({value, fmt::format("{:g}", value)});
+  return ticks;
+}
+
 std::vector<Axis::Tick> Axis::Ticks() const {
   constexpr int kWanted = 8;
   std::vector<Tick> ticks;

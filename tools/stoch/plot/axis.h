@@ -22,6 +22,8 @@ class Axis {
   };
   // Three to nine, ascending: multiples of 1, 2 or 5 times a power of ten.
   std::vector<Tick> Ticks() const;
+  // At these values, of a setting that has few.
+  static std::vector<Tick> TicksAt(std::vector<double> values);
 
  private:
   double Mapped(double value) const;

@@ -14,16 +14,18 @@
 namespace stoch::cli {
 namespace {
 
-// Told apart with every kind of colour vision. Source: Okabe and Ito, Color Universal Design (2008).
-constexpr const char* kColours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#444444"};
+// Told apart with every kind of colour vision, and in print without colours, where each is a grey of its own. The first
+// four are of Okabe and Ito, Color Universal Design (2008).
+constexpr const char* kColours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e7a30b", "#444444",
+                                    "#4a9bc8", "#164c1a", "#b5d128", "#3b1150", "#84ddf1", "#0e0e43"};
 constexpr size_t kNumColours = std::size(kColours);
 constexpr const char* kGrid = "#e4e4e4";
 constexpr const char* kFrame = "#444444";
 constexpr const char* kBaseline = "#444444";
-constexpr const char* kBaselineDashes = "2 3";
+constexpr const char* kBaselineDashes[] = {"2 3", "7 3 2 3", "9 4"};
 
+constexpr double kFont = 12;          // of the sizes below
 constexpr double kLegendWidth = 130;  // of a legend next to the axes
-constexpr double kLeft = 76, kTop = 44, kBottom = 62, kRight = 20;
 
 class Drawing {
  public:
@@ -32,11 +34,16 @@ class Drawing {
         all_(AllPoints(chart)),
         x_(AxisOf(&ChartPoint::x, chart.x_logarithmic, "x")),
         y_(AxisOf(&ChartPoint::y, chart.y_logarithmic, "y")),
-        svg_(chart.width + (IsCrowded(chart) ? kLegendWidth : 0), chart.height) {}
+        scale_(chart.font / kFont),
+        left_(76 * scale_),
+        top_(44 * scale_),
+        bottom_(62 * scale_),
+        right_(20 * scale_),
+        svg_(chart.width + (IsCrowded(chart) ? kLegendWidth * scale_ : 0), chart.height) {}
 
   std::string Draw() {
     Axes();
-    if (chart_.baseline) Baseline();
+    Baselines();
     if (chart_.pareto) Front();
     for (size_t i = 0; i < chart_.series.size(); ++i) Series(i);
     Legend();
@@ -69,36 +76,50 @@ class Drawing {
       include(point.spread->low);
       include(point.spread->high);
     }
-    if (value == &ChartPoint::y && chart_.baseline) include(chart_.baseline->y);
+    if (value == &ChartPoint::y) {
+      for (const ChartBaseline& baseline : chart_.baselines) include(baseline.y);
+    }
     return {low, high, logarithmic};
   }
-  double X(double value) const { return kLeft + x_.Position(value) * (chart_.width - kLeft - kRight); }
+  double X(double value) const { return left_ + x_.Position(value) * (chart_.width - left_ - right_); }
   double Y(double value) const {
-    return chart_.height - kBottom - y_.Position(value) * (chart_.height - kTop - kBottom);
+    return chart_.height - bottom_ - y_.Position(value) * (chart_.height - top_ - bottom_);
   }
 
   void Axes() {
-    const double bottom = chart_.height - kBottom;
-    for (const Axis::Tick& tick : x_.Ticks()) {
-      svg_.Line(X(tick.value), kTop, X(tick.value), bottom, kGrid);
-      svg_.Text(tick.text, {.x = X(tick.value), .y = bottom + 18, .anchor = SvgAnchor::kMiddle});
+    const double bottom = chart_.height - bottom_, right = chart_.width - right_;
+    double free = 0;  // where the next text of a tick may begin
+    for (const Axis::Tick& tick : chart_.x_ticks.empty() ? x_.Ticks() : Axis::TicksAt(chart_.x_ticks)) {
+      const double x = X(tick.value), half = SvgTextWidth(tick.text, chart_.font) / 2;
+      svg_.Line(x, top_, x, bottom, kGrid);
+      if (x - half < free) continue;
+      free = x + half + 4 * scale_;
+      svg_.Text(tick.text, {.x = x, .y = bottom + 18 * scale_, .anchor = SvgAnchor::kMiddle, .size = chart_.font});
     }
     for (const Axis::Tick& tick : y_.Ticks()) {
-      svg_.Line(kLeft, Y(tick.value), chart_.width - kRight, Y(tick.value), kGrid);
-      svg_.Text(tick.text, {.x = kLeft - 8, .y = Y(tick.value) + 4, .anchor = SvgAnchor::kEnd});
+      const double y = Y(tick.value);
+      svg_.Line(left_, y, right, y, kGrid);
+      svg_.Text(tick.text,
+                {.x = left_ - 8 * scale_, .y = y + 4 * scale_, .anchor = SvgAnchor::kEnd, .size = chart_.font});
     }
-    svg_.Line(kLeft, kTop, kLeft, bottom, kFrame);
-    svg_.Line(kLeft, bottom, chart_.width - kRight, bottom, kFrame);
-    const double middle = (kLeft + chart_.width - kRight) / 2;
-    svg_.Text(chart_.title, {.x = middle, .y = 26, .anchor = SvgAnchor::kMiddle, .size = 15, .bold = true});
-    svg_.Text(chart_.x_label, {.x = middle, .y = chart_.height - 18, .anchor = SvgAnchor::kMiddle, .size = 13});
+    svg_.Line(left_, top_, left_, bottom, kFrame);
+    svg_.Line(left_, bottom, right, bottom, kFrame);
+    const double middle = (left_ + right) / 2, label = 13 * scale_;
+    svg_.Text(chart_.title,
+              {.x = middle, .y = 26 * scale_, .anchor = SvgAnchor::kMiddle, .size = 15 * scale_, .bold = true});
+    svg_.Text(chart_.x_label,
+              {.x = middle, .y = chart_.height - 18 * scale_, .anchor = SvgAnchor::kMiddle, .size = label});
     svg_.Text(chart_.y_label,
-              {.x = 20, .y = (kTop + bottom) / 2, .anchor = SvgAnchor::kMiddle, .size = 13, .turn = -90});
+              {.x = 20 * scale_, .y = (top_ + bottom) / 2, .anchor = SvgAnchor::kMiddle, .size = label, .turn = -90});
   }
 
-  void Baseline() {
-    const double y = Y(chart_.baseline->y);
-    svg_.Path({{kLeft, y}, {chart_.width - kRight, y}}, kBaseline, 1.5, kBaselineDashes);
+  static const char* DashesOf(size_t baseline) { return kBaselineDashes[baseline % std::size(kBaselineDashes)]; }
+
+  void Baselines() {
+    for (size_t i = 0; i < chart_.baselines.size(); ++i) {
+      const double y = Y(chart_.baselines[i].y);
+      svg_.Path({{left_, y}, {chart_.width - right_, y}}, kBaseline, 1.5, DashesOf(i));
+    }
   }
 
   void Front() {
@@ -145,25 +166,21 @@ class Drawing {
     return chart.series.size() > kMostInside;
   }
 
-  // In the corner that has the fewest points below it, or next to the axes.
-  void Legend() {
+  std::vector<std::string> LegendNames() const {
     std::vector<std::string> names;
     for (const ChartSeries& series : chart_.series) names.push_back(series.name);
     if (names.size() == 1 && names[0].empty()) names.clear();
-    const size_t of_series = names.size();
     if (chart_.pareto) names.emplace_back("Pareto front");
-    const size_t of_lines = names.size();
-    if (chart_.baseline) names.push_back(chart_.baseline->name);
-    if (names.empty()) return;
-    constexpr double kRow = 18;
-    double width = 0;
-    for (const std::string& name : names) width = std::max(width, SvgTextWidth(name, 12));
-    width += 40;
-    const double height = kRow * static_cast<double>(names.size()) + 8;
-    const double lefts[] = {chart_.width - kRight - width - 6, kLeft + 8};
-    const double tops[] = {kTop + 6, chart_.height - kBottom - height - 8};
-    double left = lefts[0];
-    double top = tops[0];
+    for (const ChartBaseline& baseline : chart_.baselines) names.push_back(baseline.name);
+    return names;
+  }
+
+  // In the corner that has the fewest points below it, or next to the axes: its top left.
+  std::pair<double, double> LegendPlace(double width, double height) const {
+    if (IsCrowded(chart_)) return {chart_.width - right_ + 12 * scale_, top_};
+    const double lefts[] = {chart_.width - right_ - width - 6, left_ + 8};
+    const double tops[] = {top_ + 6, chart_.height - bottom_ - height - 8};
+    std::pair<double, double> place{lefts[0], tops[0]};
     size_t fewest = all_.size() + 1;
     for (const double y : tops) {
       for (const double x : lefts) {
@@ -172,33 +189,45 @@ class Drawing {
         }));
         if (covered >= fewest) continue;
         fewest = covered;
-        left = x;
-        top = y;
+        place = {x, y};
       }
     }
-    if (IsCrowded(chart_)) {
-      left = chart_.width - kRight + 12;
-      top = kTop;
-    }
+    return place;
+  }
+
+  void Legend() {
+    const std::vector<std::string> names = LegendNames();
+    if (names.empty()) return;
+    const size_t of_lines = names.size() - chart_.baselines.size();
+    const size_t of_series = of_lines - (chart_.pareto ? 1 : 0);
+    const double row = 18 * scale_;
+    double width = 0;
+    for (const std::string& name : names) width = std::max(width, SvgTextWidth(name, chart_.font));
+    width += 40 * scale_;
+    const double height = row * static_cast<double>(names.size()) + 8;
+    const auto [left, top] = LegendPlace(width, height);
     svg_.Rect(left, top, width, height, "#ffffff");
     for (size_t i = 0; i < names.size(); ++i) {
-      const double y = top + kRow * static_cast<double>(i) + 15;
+      const double y = top + row * static_cast<double>(i) + 15 * scale_, middle = y - 4 * scale_;
+      const double begin = left + 4 * scale_, end = left + 28 * scale_;
       if (i < of_series) {
         const char* colour = kColours[i % kNumColours];
-        if (chart_.series[i].line) svg_.Line(left + 4, y - 4, left + 28, y - 4, colour, 1.5);
-        svg_.Marker(static_cast<int>(i), left + 16, y - 4, colour);
+        if (chart_.series[i].line) svg_.Line(begin, middle, end, middle, colour, 1.5);
+        svg_.Marker(static_cast<int>(i), (begin + end) / 2, middle, colour);
       } else if (i < of_lines) {
-        svg_.Line(left + 4, y - 4, left + 28, y - 4, "#888888", 1.5, "5 4");
+        svg_.Line(begin, middle, end, middle, "#888888", 1.5, "5 4");
       } else {
-        svg_.Line(left + 4, y - 4, left + 28, y - 4, kBaseline, 1.5, kBaselineDashes);
+        svg_.Line(begin, middle, end, middle, kBaseline, 1.5, DashesOf(i - of_lines));
       }
-      svg_.Text(names[i], {.x = left + 34, .y = y});
+      svg_.Text(names[i], {.x = left + 34 * scale_, .y = y, .size = chart_.font});
     }
   }
 
   const Chart& chart_;
   std::vector<ChartPoint> all_;
   Axis x_, y_;
+  double scale_;  // of the font, and of margins with it
+  double left_, top_, bottom_, right_;
   Svg svg_;
 };
 

@@ -39,7 +39,9 @@ struct ChartBaseline {
 struct Chart {
   std::string title, x_label, y_label;
   double width = 640, height = 420;  // points; a legend next to the axes comes on top. 240 and 180 at least
-  std::optional<ChartBaseline> baseline = {};
+  double font = 12;                  // points, of ticks and the legend; titles are larger
+  std::vector<double> x_ticks = {};  // where ticks are in place of round values; empty: round values
+  std::vector<ChartBaseline> baselines = {};
   bool x_logarithmic = false, y_logarithmic = false;
   std::vector<ChartSeries> series;
   bool pareto = false;                        // of all points: small x and small y are good

@@ -226,9 +226,10 @@ CommandBody AddSweep(CLI::App& command) {
   command.add_flag("--tsv", options->tsv, "Print model, config, metric, value at the end");
   command.add_option(
       "--plot", options->plot,
-      "x=NAME,y=NAME[,by=NAME+NAME][,log=x+y][,error=ci|sd|minmax][,kind=box][,baseline=VALUE|CONFIG]"
-      "[,front=0][,size=WxH][,file=FILE]: an SVG with the Pareto front, OUTPUT.svg by default; error and "
-      "kind=box: means of seeds and their spread; baseline: a line at a number or a run's value");
+      "x=NAME,y=NAME[,by=NAME+NAME][,log=x+y][,error=ci|sd|minmax][,kind=box][,baseline=VALUE|SERIES|CONFIG|"
+      "KEY][,front=0][,size=WxH][,font=PT][,file=FILE]: an SVG with the Pareto front, OUTPUT.svg by default; error and "
+      "kind=box: means of seeds and their spread; baseline, any number of times: a line at a number or a run's value; "
+      "x=layer,y=stoc_len: lengths by layer, of the metric trace");
   command.add_flag("--timing", options->timing, "Rows say how long they took: no two sweeps have the same bytes then");
   AddDeviceOptions(command, &options->device);
   AddRankOptions(command, &options->device.ranks);

@@ -5,6 +5,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -114,6 +115,66 @@ EngineOptions WithSeed(const SweepFile& file, SweepRun run, std::optional<uint64
   return engine;
 }
 
+// Whether a configuration that no seed reaches belongs next to others that seeds reach: it has no streams at all, or the
+// rate 0 of a fault.
+bool StandsAlone(const EngineOptions& engine, const SweepRun& run) {
+  for (const std::string& setting : Split(run.settings)) {
+    const size_t equals = std::min(setting.find('='), setting.size());
+    const std::string value = equals < setting.size() ? setting.substr(equals + 1) : "";
+    if (setting.substr(0, equals).find("fault_") != std::string::npos && std::strtod(value.c_str(), nullptr) == 0) {
+      return true;
+    }
+  }
+  const auto in_streams = [&](const ScOperatorConfigs& operators) {
+    for (int i = 0; i < kNumScOperators; ++i) {
+      const auto id = static_cast<ScOperatorId>(i);
+      const bool is_attention = id == ScOperatorId::kQk || id == ScOperatorId::kAv;
+      if (id == ScOperatorId::kLmHead && !engine.sc.sc_lm_head) continue;
+      if (is_attention && engine.sc.attention == AttentionMode::kExact) continue;
+      const ScConfig& op = operators[static_cast<size_t>(i)];
+      if (op.arith == ScArith::kSc && HasSource(op.gate)) return true;
+    }
+    return false;
+  };
+  return !in_streams(engine.sc.operators) && std::none_of(engine.sc.layers.begin(), engine.sc.layers.end(),
+                                                          [&](const auto& layer) { return in_streams(layer.second); });
+}
+
+// The runs of a file, those of a configuration that stands alone once and without a seed.
+// Errors: InvalidInput where seeds reach no number of another configuration, or of any.
+std::vector<SweepRun> RunsOf(const SweepFile& file, const DecoderConfig& config) {
+  std::vector<SweepRun> runs;
+  bool any_reached = file.seeds.empty();
+  for (size_t i = 0; i < file.runs.size(); ++i) {
+    const SweepRun& run = file.runs[i];
+    const bool is_first = run.seed && (i == 0 || file.runs[i - 1].configuration != run.configuration);
+    if (!is_first) {
+      const bool alone = run.seed && !runs.back().seed;
+      if (!alone) runs.push_back(run);
+      continue;
+    }
+    EngineOptions engine;
+    bool reached = true;
+    try {
+      engine = WithSeed(file, run, *run.seed);
+      reached = OperatorsSha256(engine.sc, config) != OperatorsSha256(WithSeed(file, run, *run.seed + 1).sc, config);
+    } catch (const InvalidInput&) {  // told with the run, by whoever resolves it
+    }
+    any_reached = any_reached || reached;
+    runs.push_back(run);
+    if (reached) continue;
+    SweepRun& once = runs.back();
+    once.settings.pop_back();
+    once.parameters.pop_back();
+    once.seed.reset();
+    if (StandsAlone(engine, once)) continue;
+    throw InvalidInput(fmt::format("seeds: nothing in run {} depends on a seed: {}", run.configuration,
+                                   Describe(WithSeed(file, once, std::nullopt).sc)));
+  }
+  if (any_reached) return runs;
+  throw InvalidInput("seeds: nothing in the plan depends on a seed");
+}
+
 std::optional<size_t> FindReference(const SweepFile& file, const SweepPlan& plan) {
   if (file.reference_settings.empty()) return file.reference;
   SweepRun run;
@@ -221,15 +282,16 @@ SweepPlan ResolveSweep(const SweepFile& file, const std::string& version, bool v
   const std::string text_sha = Sha256Hex(text);
   std::set<std::string> notices;
   std::map<std::string, size_t> seen;
-  for (size_t i = 0; i < file.runs.size(); ++i) {
+  const std::vector<SweepRun> runs = RunsOf(file, files.config);
+  for (size_t i = 0; i < runs.size(); ++i) {
     PlannedRun run;
-    run.parameters = file.runs[i].parameters;
-    run.configuration = file.runs[i].configuration;
-    run.seed = file.runs[i].seed;
+    run.parameters = runs[i].parameters;
+    run.configuration = runs[i].configuration;
+    run.seed = runs[i].seed;
     try {
-      const ArithmeticOptions arithmetic = ArithmeticOf(file, file.runs[i]);
+      const ArithmeticOptions arithmetic = ArithmeticOf(file, runs[i]);
       run.engine = EngineOf(arithmetic, &notices);
-      SeedFaults(file.runs[i], run.seed, &run.engine.sc);
+      SeedFaults(runs[i], run.seed, &run.engine.sc);
       const bool sc = run.engine.precision == Precision::kSc;
       if (sc) run.operators = OperatorsSha256(run.engine.sc, files.config);
       run.config = sc ? Describe(run.engine.sc) : arithmetic.precision;
@@ -237,16 +299,12 @@ SweepPlan ResolveSweep(const SweepFile& file, const std::string& version, bool v
       const auto [same, added] = seen.emplace(run.key, i);
       if (!added) throw InvalidInput(fmt::format("is the same configuration as run {}: {}", same->second, run.config));
     } catch (const InvalidInput& error) {
-      throw InvalidInput(fmt::format("run {} ({}): {}", i, fmt::join(file.runs[i].settings, ","), error.what()));
+      throw InvalidInput(fmt::format("run {} ({}): {}", i, fmt::join(runs[i].settings, ","), error.what()));
     }
     run.engine.context = plan.ctx;
     if (run.configuration == plan.configurations.size()) {
-      const EngineOptions plain = WithSeed(file, file.runs[i], std::nullopt);
+      const EngineOptions plain = WithSeed(file, runs[i], std::nullopt);
       plan.configurations.push_back(plain.precision == Precision::kSc ? Describe(plain.sc) : run.config);
-      if (run.seed && run.operators == OperatorsSha256(WithSeed(file, file.runs[i], *run.seed + 1).sc, files.config)) {
-        throw InvalidInput(fmt::format("seeds: nothing in run {} depends on a seed: {}", run.configuration,
-                                       plan.configurations.back()));
-      }
     }
     plan.runs.push_back(std::move(run));
   }

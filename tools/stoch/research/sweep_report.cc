@@ -2,6 +2,7 @@
 #include "tools/stoch/research/sweep_report.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -72,6 +73,13 @@ void AddNumbers(const std::string& name, const Json& value, std::vector<std::pai
   }
 }
 
+// The number, or an error that names what is allowed.
+double NumberIn(const std::string& text, const std::string& part, const std::string& value, double low, double high) {
+  const std::optional<double> number = Number(value);
+  if (number && *number >= low && *number <= high) return *number;
+  throw InvalidInput(fmt::format("--plot {}: {}={}: allowed is {:g} to {:g}", text, part, value, low, high));
+}
+
 // WxH.
 void ParseSize(const std::string& text, const std::string& value, SweepPlot* plot) {
   constexpr double kLeastWidth = 240, kLeastHeight = 180, kMost = 4000;
@@ -113,9 +121,11 @@ SweepPlot ParseSweepPlot(const std::string& text) {
     } else if (name == "kind" && value == "box") {
       plot.spread = SweepPlot::Spread::kBox;
     } else if (name == "baseline" && !value.empty()) {
-      plot.baseline = value;
+      plot.baselines.push_back(value);
     } else if (name == "front" && (value == "0" || value == "1")) {
       plot.front = value == "1";
+    } else if (name == "font") {
+      plot.font = NumberIn(text, name, value, 6, 36);
     } else if (name == "size") {
       ParseSize(text, value, &plot);
     } else if (name == "by") {
@@ -127,7 +137,7 @@ SweepPlot ParseSweepPlot(const std::string& text) {
     } else {
       throw InvalidInput("--plot " + text + ": " + name +
                          ": allowed is x=NAME,y=NAME[,by=NAME+NAME][,log=x+y][,error=ci|sd|minmax][,kind=box]"
-                         "[,baseline=VALUE|CONFIG][,front=0|1][,size=WxH][,file=FILE]");
+                         "[,baseline=VALUE|SERIES|CONFIG|KEY][,front=0|1][,size=WxH][,font=PT][,file=FILE]");
     }
   }
   if (plot.x.empty() || plot.y.empty()) throw InvalidInput("--plot " + text + ": takes x=NAME and y=NAME");
@@ -163,43 +173,140 @@ ChartPoint PointOf(const std::vector<double>& x, std::vector<double> y, SweepPlo
   return point;
 }
 
+std::string SeriesOf(const PlannedRun& run) {
+  for (const auto& [name, value] : run.parameters) {
+    if (name == "series") return value;
+  }
+  return "";
+}
+
 // The run that `baseline` names.
 const PlannedRun& BaselineRun(const SweepPlan& plan, const std::string& baseline) {
   const auto found = std::find_if(plan.runs.begin(), plan.runs.end(), [&](const PlannedRun& run) {
-    return run.config == baseline || run.key.starts_with(baseline);
+    return run.config == baseline || SeriesOf(run) == baseline || run.key.starts_with(baseline);
   });
   if (found != plan.runs.end()) return *found;
-  throw InvalidInput("--plot: baseline=" + baseline + ": allowed is a number, or the config or key of a run");
+  throw InvalidInput("--plot: baseline=" + baseline + ": allowed is a number, or the series, config or key of a run");
 }
 
-std::optional<ChartBaseline> BaselineOf(const SweepPlan& plan, const SweepPlot& plot,
-                                        const std::vector<std::string>& rows) {
-  if (plot.baseline.empty()) return std::nullopt;
-  if (const std::optional<double> number = Number(plot.baseline)) return ChartBaseline{*number, plot.baseline};
-  const PlannedRun& run = BaselineRun(plan, plot.baseline);
+ChartBaseline BaselineOf(const SweepPlan& plan, const SweepPlot& plot, const std::string& baseline,
+                         const std::vector<std::string>& rows) {
+  if (const std::optional<double> number = Number(baseline)) return {*number, baseline};
+  const PlannedRun& run = BaselineRun(plan, baseline);
   for (const std::string& text : rows) {
     const Json row = Json::parse(text);
     if (!row.contains("key") || row.at("key") != run.key) continue;
-    if (const std::optional<double> y = Value(run, row, plot.y)) return ChartBaseline{*y, run.config};
+    if (const std::optional<double> y = Value(run, row, plot.y)) return {*y, baseline};
   }
-  throw InvalidInput("--plot: baseline=" + plot.baseline + ": its row has no " + plot.y);
+  throw InvalidInput("--plot: baseline=" + baseline + ": its row has no " + plot.y);
+}
+
+// Titles of axes by the names of what is drawn, with their units.
+constexpr std::pair<std::string_view, std::string_view> kTitles[] = {
+    {"ppl", "perplexity"},
+    {"mean_nll", "mean negative log-likelihood (nats)"},
+    {"kl.kld.mean", "mean KL divergence from the exact model (nats)"},
+    {"kl.same_top.mean", "predictions with the exact model's likeliest token (share)"},
+    {"energy.total", "energy (pJ)"},
+    {"cycles", "cycles of the array"},
+    {"mac_avg_stoc_len", "average stream length (cycles)"},
+    {"mac_avg_stoc_len_linears", "average stream length of linears (cycles)"},
+    {"mac_avg_stoc_len_attention", "average stream length of attention (cycles)"},
+    {"mac_cycles", "macs times stream length (cycles)"},
+    {"dram_read_bytes", "read from DRAM (bytes)"},
+    {"stoc_len", "stream length (cycles)"},
+    {"layer", "layer"},
+    {"sc_prec", "precision (bits)"},
+    {"acc_bits", "register of an accumulator (bits)"},
+    {"acc_group", "dimensions after which the register is looked at"},
+    {"adder_group", "inputs of an adder"},
+    {"fault_product", "rate of flipped bits of products"},
+    {"fault_weight", "rate of flipped bits of stored codes"},
+    {"fault_activation", "rate of flipped bits of activations"},
+    {"fault_acc", "rate of flipped bits of accumulators"}};
+
+// The title of a name; of one operator's or layer's with that in front.
+std::string TitleOf(const std::string& name) {
+  const auto found = [](std::string_view wanted) {
+    const auto* title =
+        std::find_if(std::begin(kTitles), std::end(kTitles), [&](const auto& entry) { return entry.first == wanted; });
+    return title == std::end(kTitles) ? std::string_view() : title->second;
+  };
+  if (!found(name).empty()) return std::string(found(name));
+  const size_t dot = name.rfind('.');
+  if (dot == std::string::npos || found(name.substr(dot + 1)).empty()) return name;
+  return name.substr(0, dot) + ": " + std::string(found(name.substr(dot + 1)));
+}
+
+// Values of x where it is a setting that has few.
+std::vector<double> DiscreteValues(const SweepPlan& plan, const SweepPlot& plot, const Chart& chart) {
+  constexpr size_t kMost = 16;
+  const bool is_setting = plot.x == "layer" || std::any_of(plan.runs.begin(), plan.runs.end(), [&](const auto& run) {
+                            return std::any_of(run.parameters.begin(), run.parameters.end(),
+                                               [&](const auto& entry) { return entry.first == plot.x; });
+                          });
+  std::vector<double> values;
+  for (const ChartSeries& series : chart.series) {
+    for (const ChartPoint& point : series.points) values.push_back(point.x);
+  }
+  std::sort(values.begin(), values.end());
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+  return is_setting && values.size() <= kMost ? values : std::vector<double>();
+}
+
+// Average lengths by layer, a line for each operator, of rows with traces.
+std::vector<ChartSeries> LengthsByLayer(const SweepPlan& plan, const std::vector<std::string>& rows) {
+  std::vector<ChartSeries> all;
+  for (const std::string& text : rows) {
+    const Json row = Json::parse(text);
+    const Json* groups = row.contains("metrics") ? Find(row.at("metrics"), "trace.groups") : nullptr;
+    if (groups == nullptr || groups->empty()) continue;
+    const PlannedRun& run = RunOf(plan, row);
+    std::map<std::string, std::map<int, std::pair<double, double>>> sums;  // by operator and layer: mac cycles, macs
+    for (const Json& group : *groups) {
+      const Json& value = group.at("macs");  // text beyond 64 bits
+      const auto macs = Number(value.is_string() ? value.get<std::string>() : value.dump());
+      if (!macs || group.at("block").is_null()) continue;
+      auto& [cycles, count] = sums[group.at("op").get<std::string>()][group.at("block").get<int>()];
+      cycles += *macs * group.at("stoc_len").get<double>();
+      count += *macs;
+    }
+    const std::string prefix = SeriesOf(run).empty() ? "" : SeriesOf(run) + ": ";
+    for (const auto& [op, layers] : sums) {
+      ChartSeries& series = all.emplace_back(ChartSeries{.name = prefix + op, .points = {}, .line = true});
+      for (const auto& [layer, sum] : layers) {
+        series.points.push_back({static_cast<double>(layer), sum.first / sum.second, run.config});
+      }
+    }
+  }
+  return all;
 }
 
 }  // namespace
 
 void CheckPlot(const SweepPlan& plan, const SweepPlot& plot) {
   if (plot.spread != SweepPlot::Spread::kNone && !plan.has_seeds) throw InvalidInput("--plot: the plan has no seeds");
-  if (!plot.baseline.empty() && !Number(plot.baseline)) BaselineRun(plan, plot.baseline);
+  for (const std::string& baseline : plot.baselines) {
+    if (!Number(baseline)) BaselineRun(plan, baseline);
+  }
+  if (plot.x == "layer" && (plot.y != "stoc_len" || !plan.Has("trace"))) {
+    throw InvalidInput("--plot: x=layer goes with y=stoc_len and the metric trace");
+  }
 }
 
-std::string SweepSvg(const SweepPlan& plan, const SweepPlot& plot, const std::vector<std::string>& rows) {
+namespace {
+
+// What rows say of one point.
+struct PointValues {
+  std::vector<double> x, y;
+  const PlannedRun* run;
+};
+
+std::vector<PointValues> PointsOf(const SweepPlan& plan, const SweepPlot& plot, const std::vector<std::string>& rows) {
   const bool merges = plot.spread != SweepPlot::Spread::kNone;
-  struct Values {
-    std::vector<double> x, y;
-    const PlannedRun* run;
-  };
-  std::vector<Values> all;                  // a point each
+  std::vector<PointValues> all;
   std::map<size_t, size_t> configurations;  // of merged ones, where their values are
+  size_t hidden = 0;
   for (const std::string& text : rows) {
     const Json row = Json::parse(text);
     if (!row.contains("key")) continue;  // a summary
@@ -207,14 +314,23 @@ std::string SweepSvg(const SweepPlan& plan, const SweepPlot& plot, const std::ve
     const std::optional<double> x = Value(run, row, plot.x);
     const std::optional<double> y = Value(run, row, plot.y);
     if (!x || !y) continue;
+    if (plot.x_logarithmic && *x == 0) {  // the rate 0, next to others
+      ++hidden;
+      continue;
+    }
     const auto [at, is_new] = configurations.emplace(merges ? run.configuration : all.size(), all.size());
     if (is_new) all.push_back({{}, {}, &run});
     all[at->second].x.push_back(*x);
     all[at->second].y.push_back(*y);
   }
-  std::map<std::string, ChartSeries> series;
-  std::vector<std::string> order;
-  for (const Values& values : all) {
+  if (hidden > 0) spdlog::warn("--plot: {} rows with {} = 0 have no place on a logarithmic axis", hidden, plot.x);
+  return all;
+}
+
+std::vector<ChartSeries> SeriesOfPoints(const SweepPlan& plan, const SweepPlot& plot,
+                                        const std::vector<PointValues>& all) {
+  std::vector<ChartSeries> series;
+  for (const PointValues& values : all) {
     const PlannedRun& run = *values.run;
     std::string name;
     for (const std::string& by : plot.by) {
@@ -224,34 +340,41 @@ std::string SweepSvg(const SweepPlan& plan, const SweepPlot& plot, const std::ve
     }
     const bool line = !name.empty();
     if (!line && !plot.by.empty()) name = "single runs";
-    if (!series.contains(name)) order.push_back(name);
-    ChartSeries& to = series[name];
-    to.name = name;
-    to.line = line && plot.spread != SweepPlot::Spread::kBox;
+    auto to = std::find_if(series.begin(), series.end(), [&](const ChartSeries& one) { return one.name == name; });
+    if (to == series.end()) to = series.insert(series.end(), ChartSeries{.name = name, .points = {}});
+    to->line = line && plot.spread != SweepPlot::Spread::kBox;
+    const bool merges = plot.spread != SweepPlot::Spread::kNone;
     const std::string& label = merges ? plan.configurations[run.configuration] : run.config;
-    to.points.push_back(PointOf(values.x, values.y, plot.spread, label));
+    to->points.push_back(PointOf(values.x, values.y, plot.spread, label));
   }
-  if (series.empty()) throw InvalidInput("--plot: no row has both " + plot.x + " and " + plot.y);
+  for (ChartSeries& one : series) {
+    if (!one.line) continue;
+    std::stable_sort(one.points.begin(), one.points.end(),
+                     [](const ChartPoint& a, const ChartPoint& b) { return a.x < b.x; });
+  }
+  return series;
+}
+
+}  // namespace
+
+std::string SweepSvg(const SweepPlan& plan, const SweepPlot& plot, const std::vector<std::string>& rows) {
+  const bool by_layer = plot.x == "layer";
   Chart chart;
+  chart.series = by_layer ? LengthsByLayer(plan, rows) : SeriesOfPoints(plan, plot, PointsOf(plan, plot, rows));
+  if (chart.series.empty()) throw InvalidInput("--plot: no row has both " + plot.x + " and " + plot.y);
   chart.title = plan.model_name;
-  chart.x_label = plot.x;
-  chart.y_label = plot.y;
+  chart.x_label = TitleOf(plot.x);
+  chart.y_label = by_layer ? TitleOf("mac_avg_stoc_len") : TitleOf(plot.y);
   chart.x_logarithmic = plot.x_logarithmic;
   chart.y_logarithmic = plot.y_logarithmic;
-  chart.pareto = plot.front && (merges || !plan.has_seeds);
-  chart.baseline = BaselineOf(plan, plot, rows);
+  chart.pareto = plot.front && !by_layer && (plot.spread != SweepPlot::Spread::kNone || !plan.has_seeds);
+  for (const std::string& baseline : plot.baselines) chart.baselines.push_back(BaselineOf(plan, plot, baseline, rows));
   chart.width = plot.width;
   chart.height = plot.height;
+  chart.font = plot.font;
   chart.x_is_good = LargeIsGood(plot.x);
   chart.y_is_good = LargeIsGood(plot.y);
-  for (const std::string& name : order) {
-    ChartSeries& one = series[name];
-    if (one.line) {
-      std::stable_sort(one.points.begin(), one.points.end(),
-                       [](const ChartPoint& a, const ChartPoint& b) { return a.x < b.x; });
-    }
-    chart.series.push_back(std::move(one));
-  }
+  chart.x_ticks = DiscreteValues(plan, plot, chart);
   return ChartSvg(chart);
 }
 

@@ -10,16 +10,18 @@
 
 namespace stoch::cli {
 
-// --plot x=NAME,y=NAME[,by=NAME+NAME][,log=x+y][,error=ci|sd|minmax][,kind=box][,baseline=VALUE|CONFIG][,front=0]
-// [,size=WxH][,file=FILE]. A name is a metric (ppl, kl.kld.mean), a value of sc_cost (mac_avg_stoc_len) or a parameter of
-// the grid; rows of equal `by` are joined by a line. CONFIG is that of a row, or the first digits of its key.
+// --plot x=NAME,y=NAME[,by=NAME+NAME][,log=x+y][,error=ci|sd|minmax][,kind=box][,baseline=VALUE|SERIES|CONFIG|KEY]
+// [,front=0][,size=WxH][,font=PT][,file=FILE]. A name is a metric (ppl, kl.kld.mean), a value of sc_cost
+// (mac_avg_stoc_len) or a parameter of the grid; rows of equal `by` are joined by a line. A baseline, of which there may
+// be several, is a number or the y of a run by its series, its config or the first digits of its key. x=layer,y=stoc_len
+// has a line for each operator.
 struct SweepPlot {
   std::string x, y, file;
   std::vector<std::string> by;
   bool x_logarithmic = false, y_logarithmic = false;
-  std::string baseline;  // a number, a row's config, or the first digits of a key; "": none
+  std::vector<std::string> baselines;
   bool front = true;
-  double width = 640, height = 420;
+  double width = 640, height = 420, font = 12;
   // Of a sweep with seeds: a point for each configuration at its means, with what is drawn around them.
   enum class Spread { kNone, kInterval, kDeviation, kExtremes, kBox } spread = Spread::kNone;
 };
