@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The subcommands of stoch. Each declares its options on its CLI11 command and returns what runs once they are parsed.
+// A subcommand of stoch declares its options on its CLI11 command and returns what runs once they are parsed.
 #pragma once
 
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <string>
-#include <vector>
-
-#include "app/host/host.h"
 
 namespace CLI {
 class App;
@@ -30,41 +26,9 @@ enum ExitCode : int {
 // Returns kDone or kCheckFailed; everything else is thrown.
 using CommandBody = std::function<ExitCode()>;
 
-CommandBody AddGenerate(CLI::App& command);
-CommandBody AddBench(CLI::App& command);
-CommandBody AddPerplexity(CLI::App& command);
 CommandBody AddVerify(CLI::App& command);
-CommandBody AddInspect(CLI::App& command);
-CommandBody AddTokenize(CLI::App& command);
-CommandBody AddServe(CLI::App& command);
-CommandBody AddCalibrate(CLI::App& command);
-CommandBody AddSweep(CLI::App& command);
-CommandBody AddProfile(CLI::App& command);
-CommandBody AddVectors(CLI::App& command);
-CommandBody AddCost(CLI::App& command);
-CommandBody AddWorker(CLI::App& command);
-// These need the whole command line to describe it.
-CommandBody AddCompletion(CLI::App& command, const CLI::App& root);
-CommandBody AddHelp(CLI::App& command, const CLI::App& root);
-
-struct CommandEntry {
-  const char* name;
-  CommandBody (*add)(CLI::App& command);
-};
-
-// Every command that needs neither a server nor the whole command line.
-std::span<const CommandEntry> Commands();
 
 // A message on one line, without a full stop; control characters as \xNN; the middle of one that quotes far too much is left out.
 std::string OneLine(std::string text);
-
-// Numbers that a parsed command line gives, where the parser took something else for them without a word.
-// Errors: InvalidInput naming the option: an integer that 64 bits do not hold, or a number that is none.
-void CheckNumbers(const CLI::App& command);
-
-// Runs `stoch ARGUMENTS` in this thread: what it prints, and how far it is, goes to the host.
-// Returns: kDone or kCheckFailed.
-// Errors:  InvalidInput for arguments that are not those of one of Commands(), and what the command or the host throws.
-ExitCode RunInProcess(const std::vector<std::string>& arguments, const Host& host);
 
 }  // namespace stoch::cli

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,8 +23,6 @@ class Option;
 }  // namespace CLI
 
 namespace stoch::cli {
-
-enum ExitCode : int;  // command.h
 
 // --json, --quiet.
 struct OutputOptions {
@@ -94,15 +91,6 @@ void RequireOwnLengths(const EngineOptions& engine);
 // Engine::Open where PlaceOn says, with a loading bar that Ctrl-C can end; the engine's notices go to the log.
 std::unique_ptr<Engine> OpenEngine(std::shared_ptr<Backend> backend, ModelFiles files, EngineOptions options,
                                    const DeviceOptions& devices, const OutputOptions& output);
-
-// body(), as rank 0 where --ranks was given; of another rank the layers that rank 0 tells it to run, of `model` ("": rank
-// 0's). Without --ranks a launcher of several processes is warned about.
-// Errors: InvalidInput for one process, or more than there may be. After a lost rank the process ends with exit code 3 even
-// where MPI does not end it.
-ExitCode RunOnRanks(DeviceOptions* devices, const std::string& model, const std::function<ExitCode()>& body);
-// Engine::Open with layers on all ranks. Requires: devices.ranks.job.
-std::unique_ptr<Engine> OpenOnRanks(std::shared_ptr<Backend> backend, ModelFiles files, EngineOptions options,
-                                    const DeviceOptions& devices);
 
 // "llama-3.2-1b", ... of random:, for help texts.
 std::string RandomModelNames();

@@ -10,6 +10,7 @@
 #include "app/interrupt.h"
 #include "app/placement_options.h"
 #include "app/progress.h"
+#include "app/run_on_ranks.h"
 #include "engine/draft_model/draft_model.h"
 #include "kernels/base/error.h"
 #include "models/sc_model_config.h"

@@ -18,7 +18,7 @@
 #include "app/demo_model.h"
 #include "app/interrupt.h"
 #include "app/output.h"
-#include "app/rank_plans.h"
+#include "app/run_on_ranks.h"
 #include "app/verify/rank_checks.h"
 #include "kernels/base/error.h"
 #include "models/decoder/rank_link.h"

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The commands of the command line, in process; and the log of C++ as Python's.
 
+#include "tools/stoch/commands.h"
+
 #include <nanobind/stl/function.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -15,7 +17,6 @@
 #include <utility>
 #include <vector>
 
-#include "app/command.h"
 #include "python/src/base/bind.h"
 #include "python/src/base/devices.h"
 #include "python/src/model.h"

@@ -66,6 +66,8 @@ class Tree {
     });
   }
 
+  bool HasDocument(const std::string& name) const { return name != "README.md" && known_.count("docs/" + name) != 0; }
+
   // What is wrong with a citation of `path`, a file or folder, and of `anchor` in it; "" if nothing.
   std::string Problem(std::string path, const std::string& anchor) const {
     if (!path.empty() && path.back() == '/') path.pop_back();
@@ -113,6 +115,20 @@ void CheckNamedSources(const Tree& tree, const std::string& line, const std::str
   }
 }
 
+// Documents that a comment names without their folder: nobody checks those, nor finds them.
+void CheckFullNames(const Tree& tree, const std::string& line, const std::string& where,
+                    std::vector<std::string>* found) {
+  static const std::regex bare(R"((?:^|[^\w./-])([\w-]+?)(?:\.md\b| section \d))");
+  const size_t begin = line.find("//");
+  if (begin == std::string::npos) return;
+  if (line.find(".md", begin) == std::string::npos && line.find(" section ", begin) == std::string::npos) return;
+  for (auto it = std::sregex_iterator(line.begin() + static_cast<int64_t>(begin), line.end(), bare);
+       it != std::sregex_iterator(); ++it) {
+    const std::string name = (*it)[1].str() + ".md";
+    if (tree.HasDocument(name)) found->push_back(where + ": cites docs/" + name + " by half of its name");
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> CheckCitations(const std::vector<SourceFile>& files, const std::vector<std::string>& paths) {
@@ -136,6 +152,7 @@ std::vector<std::string> CheckCitations(const std::vector<SourceFile>& files, co
       if (!markdown) {
         if (line.find("docs/") != std::string::npos) Check(tree, document, {""}, line, where, &found);
         if (IsSource(file.path)) CheckNamedSources(tree, line, where, &found);
+        if (IsSource(file.path)) CheckFullNames(tree, line, where, &found);
         continue;
       }
       if (line.find_first_of("](`") == std::string::npos) continue;

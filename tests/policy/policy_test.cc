@@ -322,6 +322,7 @@ TEST(CitationsRule, DocumentsLinksAndPathsExist) {
   EXPECT_EQ(findings("docs/b.md", "# Here\n[a](a.md) [b](../kernels/backend.h) [c](#here) `engine/*.h`"), 0u);
 
   EXPECT_EQ(findings("engine/b.cc", "// Source: docs/none.md"), 1u);
+  EXPECT_EQ(findings("engine/b.cc", "// a.md#a-b-c and a section 5; section 5 of none"), 2u);
   EXPECT_EQ(findings("engine/b.cc", "// Source: shared/spec none.md"), 1u);
   EXPECT_EQ(findings("engine/b.cc", "// Source: docs/a.md#no-heading"), 1u);
   EXPECT_EQ(findings("README.md", "[a](docs/none.md)"), 1u);
@@ -374,15 +375,14 @@ TEST_P(Folders, ObeyTheRule) {
   for (const std::string& finding : GetParam().rule(files)) ADD_FAILURE() << finding;
 }
 
-INSTANTIATE_TEST_SUITE_P(Rules, Folders,
-                         testing::Values(NamedTreeRule{"Cycles", CheckFolderCycles},
-                                         NamedTreeRule{"Sizes", CheckFolderSizes},
-                                         NamedTreeRule{"Prefixes", CheckPrefixes},
-                                         NamedTreeRule{"Forwarding", CheckForwarding},
-                                         NamedTreeRule{"Readmes", CheckReadmes}, NamedTreeRule{"Results", CheckResults},
-                                         NamedTreeRule{"Log", CheckLog}, NamedTreeRule{"Routes", CheckRoutes},
-                                         NamedTreeRule{"Workflows", CheckWorkflows}),
-                         [](const auto& rule) { return rule.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Rules, Folders,
+    testing::Values(NamedTreeRule{"Cycles", CheckFolderCycles}, NamedTreeRule{"Sizes", CheckFolderSizes},
+                    NamedTreeRule{"Prefixes", CheckPrefixes}, NamedTreeRule{"Definitions", CheckDefinitions},
+                    NamedTreeRule{"Forwarding", CheckForwarding}, NamedTreeRule{"Readmes", CheckReadmes},
+                    NamedTreeRule{"Results", CheckResults}, NamedTreeRule{"Log", CheckLog},
+                    NamedTreeRule{"Routes", CheckRoutes}, NamedTreeRule{"Workflows", CheckWorkflows}),
+    [](const auto& rule) { return rule.param.name; });
 
 TEST(WholeTree, CitesOnlyWhatIsThere) {
   const std::vector<std::string> paths = ListTree(STOCH_SOURCE_DIR);

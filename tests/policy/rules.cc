@@ -207,13 +207,14 @@ std::vector<Layer> MakeLayers() {
       {"app/report/", models + Patterns{"engine/", "research/", "app/host/"}},
       {"app/options/", models + Patterns{"engine/", "research/"}},
       {"app/verify/", models + Patterns{"engine/", "research/", "app/*.h", "app/report/"}},
-      {"app/", models + Patterns{"kernels/wrappers/", "engine/", "research/", "app/host/", "app/options/"}},
+      {"app/", models + Patterns{"kernels/wrappers/", "engine/", "research/", "app/host/", "app/options/",
+                                 "app/report/ranks.h"}},
       {"tools/stoch/plot/", {"kernels/base/"}},
       {"tools/stoch/research/", models + Patterns{"engine/", "research/", "app/*.h", "app/host/", "app/options/",
-                                                  "app/report/", "tools/stoch/plot/"}},
-      {"tools/stoch/serve/", models + Patterns{"engine/", "app/*.h", "app/options/"}},
+                                                  "app/report/", "tools/stoch/commands.h", "tools/stoch/plot/"}},
+      {"tools/stoch/serve/", models + Patterns{"engine/", "app/*.h", "app/options/", "tools/stoch/commands.h"}},
       {"tools/", models + Patterns{"kernels/wrappers/", "engine/", "research/", "app/"}},
-      {"python/src/", models + Patterns{"engine/", "research/", "app/", "python/src/"}},
+      {"python/src/", models + Patterns{"engine/", "research/", "app/", "python/src/", "tools/stoch/commands.h"}},
   };
 }
 

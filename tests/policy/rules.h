@@ -43,7 +43,7 @@ std::vector<std::string> CheckLength(const SourceFile& file);
 std::vector<std::string> CheckFunctions(const SourceFile& file);
 // Every document that a file cites exists: "docs/NAME.md" anywhere (with the heading behind '#', if there is one), the
 // targets of links in Markdown, the names of sources in backticks there (outside bench/ all paths of this repository),
-// and the sources that comments of C++ and CUDA name. `paths` is what ListTree says.
+// and the sources and, with their folder, documents that comments of C++ and CUDA name. `paths` is what ListTree says.
 std::vector<std::string> CheckCitations(const std::vector<SourceFile>& files, const std::vector<std::string>& paths);
 // The field's words (docs/glossary.md): L2, pinned, SM, in flight, ..., not private ones for the same things, in text,
 // names and paths.
@@ -79,6 +79,9 @@ std::vector<std::string> CheckPrefixes(const std::vector<SourceFile>& files);
 // kernels/wrappers/forwarding_backend.h hands on every virtual function of kernels/backend.h: a default would not be the inner
 // backend's answer.
 std::vector<std::string> CheckForwarding(const std::vector<SourceFile>& files);
+// What a header declares is defined in the top folder of that header: a caller would need the other folder at link time, which
+// no include shows. Of tests and bench nothing is asked.
+std::vector<std::string> CheckDefinitions(const std::vector<SourceFile>& files);
 // Every folder has a README.md, but hidden ones and those below bench/results and tests/fuzz/seeds, whose tables are above
 // them. Every Markdown file begins with a heading.
 std::vector<std::string> CheckReadmes(const std::vector<SourceFile>& files);

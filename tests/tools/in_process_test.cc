@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "app/command.h"
 #include "app/interrupt.h"
 #include "app/progress.h"
 #include "kernels/base/error.h"
 #include "tests/support/expect_invalid.h"
+#include "tools/stoch/commands.h"
 
 namespace stoch::cli {
 namespace {

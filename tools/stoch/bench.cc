@@ -14,12 +14,12 @@
 #include <string>
 #include <vector>
 
-#include "app/command.h"
 #include "app/common_options.h"
 #include "app/demo_model.h"
 #include "app/interrupt.h"
 #include "app/output.h"
 #include "app/progress.h"
+#include "app/run_on_ranks.h"
 #include "app/version.h"
 #include "engine/engine.h"
 #include "engine/sampler.h"
@@ -28,6 +28,7 @@
 #include "models/decoder/memory_plan.h"
 #include "tools/stoch/bench_floor.h"
 #include "tools/stoch/bench_speculation.h"
+#include "tools/stoch/commands.h"
 
 namespace stoch::cli {
 namespace {

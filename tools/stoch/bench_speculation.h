@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "app/command.h"
 #include "app/common_options.h"
 #include "app/options/speculation_options.h"
 #include "kernels/backend.h"

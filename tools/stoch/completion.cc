@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "app/command.h"
 #include "app/options/sc_reference.h"
 #include "app/output.h"
+#include "tools/stoch/commands.h"
 
 namespace stoch::cli {
 namespace {

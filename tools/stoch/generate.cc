@@ -12,7 +12,6 @@
 #include <string>
 #include <utility>
 
-#include "app/command.h"
 #include "app/common_options.h"
 #include "app/draft.h"
 #include "app/host/standard_error.h"
@@ -25,9 +24,11 @@
 #include "app/progress.h"
 #include "app/report/cost.h"
 #include "app/report/generate.h"
+#include "app/run_on_ranks.h"
 #include "app/version.h"
 #include "kernels/base/error.h"
 #include "tools/stoch/chat.h"
+#include "tools/stoch/commands.h"
 
 namespace stoch::cli {
 namespace {

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "app/command.h"
 #include "app/options/sc_reference.h"
 #include "app/output.h"
 #include "kernels/base/error.h"
+#include "tools/stoch/commands.h"
 #include "tools/stoch/man_page.h"
 
 namespace stoch::cli {

@@ -12,19 +12,18 @@
 #include <string>
 #include <vector>
 
-#include "app/command.h"
 #include "app/common_options.h"
 #include "app/draft.h"
 #include "app/interrupt.h"
 #include "app/options/product_options.h"
 #include "app/options/speculation_options.h"
 #include "app/output.h"
-#include "app/rank_plans.h"
 #include "app/report/multiplier.h"
 #include "app/report/operators.h"
 #include "app/report/product.h"
 #include "app/report/ranks.h"
 #include "app/report/table.h"
+#include "app/run_on_ranks.h"
 #include "engine/digest_cache.h"
 #include "engine/engine.h"
 #include "engine/local_plan.h"
@@ -38,6 +37,7 @@
 #include "models/decoder/memory_plan.h"
 #include "models/hardware_plan.h"
 #include "research/sc_files.h"
+#include "tools/stoch/commands.h"
 
 namespace stoch::cli {
 namespace {

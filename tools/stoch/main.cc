@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "app/command.h"
 #include "app/host/descriptors.h"
 #include "app/host/standard_error.h"
 #include "app/interrupt.h"
@@ -20,6 +19,7 @@
 #include "app/output.h"
 #include "app/version.h"
 #include "kernels/base/error.h"
+#include "tools/stoch/commands.h"
 
 namespace stoch::cli {
 namespace {

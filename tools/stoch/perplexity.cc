@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "app/command.h"
 #include "app/common_options.h"
 #include "app/interrupt.h"
 #include "app/options/cost_options.h"
@@ -24,6 +23,7 @@
 #include "app/report/kl.h"
 #include "app/report/nll.h"
 #include "app/report/table.h"
+#include "app/run_on_ranks.h"
 #include "app/version.h"
 #include "engine/digest_cache.h"
 #include "engine/kl_divergence.h"
@@ -31,6 +31,7 @@
 #include "kernels/base/usable_threads.h"
 #include "loader/sha256.h"
 #include "research/prediction_part.h"
+#include "tools/stoch/commands.h"
 
 namespace stoch::cli {
 namespace {

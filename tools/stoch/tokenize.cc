@@ -9,11 +9,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "app/command.h"
 #include "app/common_options.h"
 #include "app/output.h"
 #include "kernels/base/error.h"
 #include "loader/tokenizer/tokenizer.h"
+#include "tools/stoch/commands.h"
 
 namespace stoch::cli {
 namespace {

@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "app/command.h"
 #include "app/common_options.h"
 #include "app/interrupt.h"
 #include "app/output.h"
@@ -29,6 +28,7 @@
 #include "research/calibrate/error_weights.h"
 #include "research/calibrate/mp_table.h"
 #include "research/calibrate/nonlinear_table.h"
+#include "tools/stoch/commands.h"
 
 namespace stoch::cli {
 namespace {

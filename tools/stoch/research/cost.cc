@@ -15,7 +15,6 @@
 #include <string>
 #include <system_error>
 
-#include "app/command.h"
 #include "app/common_options.h"
 #include "app/options/cost_options.h"
 #include "app/output.h"
@@ -26,6 +25,7 @@
 #include "research/energy/energy.h"
 #include "research/energy/hardware_report.h"
 #include "research/trace_reader.h"
+#include "tools/stoch/commands.h"
 
 namespace stoch::cli {
 namespace {

@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "app/command.h"
 #include "app/common_options.h"
 #include "app/interrupt.h"
 #include "app/options/cost_options.h"
@@ -25,6 +24,7 @@
 #include "kernels/base/error.h"
 #include "kernels/base/usable_threads.h"
 #include "loader/sha256.h"
+#include "tools/stoch/commands.h"
 #include "tools/stoch/research/profile_plots.h"
 
 namespace stoch::cli {

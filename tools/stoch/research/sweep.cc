@@ -14,16 +14,16 @@
 #include <utility>
 #include <vector>
 
-#include "app/command.h"
 #include "app/common_options.h"
 #include "app/interrupt.h"
 #include "app/options/shard.h"
 #include "app/output.h"
-#include "app/rank_plans.h"
+#include "app/run_on_ranks.h"
 #include "app/version.h"
 #include "kernels/base/error.h"
 #include "loader/file.h"
 #include "loader/research/sweep_file.h"
+#include "tools/stoch/commands.h"
 #include "tools/stoch/research/sweep_log.h"
 #include "tools/stoch/research/sweep_merge.h"
 #include "tools/stoch/research/sweep_plan.h"

@@ -9,12 +9,12 @@
 #include <string>
 #include <system_error>
 
-#include "app/command.h"
 #include "app/common_options.h"
 #include "app/output.h"
 #include "app/version.h"
 #include "kernels/base/error.h"
 #include "research/vectors/vector_operands.h"
+#include "tools/stoch/commands.h"
 
 namespace stoch::cli {
 namespace {

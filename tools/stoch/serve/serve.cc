@@ -18,7 +18,6 @@
 #include <utility>
 #include <vector>
 
-#include "app/command.h"
 #include "app/common_options.h"
 #include "app/draft.h"
 #include "app/interrupt.h"
@@ -31,6 +30,7 @@
 #include "engine/worker/local_model.h"
 #include "engine/worker/scheduler.h"
 #include "kernels/base/error.h"
+#include "tools/stoch/commands.h"
 #include "tools/stoch/serve/digest_thread.h"
 #include "tools/stoch/serve/engine_options.h"
 #include "tools/stoch/serve/key_file.h"

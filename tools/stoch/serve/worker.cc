@@ -15,14 +15,15 @@
 #include <utility>
 #include <vector>
 
-#include "app/command.h"
 #include "app/common_options.h"
 #include "app/draft.h"
+#include "app/run_on_ranks.h"
 #include "engine/grammar/grammar_compiler.h"
 #include "engine/ipc/rendezvous.h"
 #include "engine/ranks/job.h"
 #include "kernels/base/error.h"
 #include "models/decoder/rank_link.h"
+#include "tools/stoch/commands.h"
 #include "tools/stoch/serve/engine_options.h"
 #include "tools/stoch/serve/log.h"
 #include "tools/stoch/serve/served_files.h"

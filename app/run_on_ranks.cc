@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Commands on the ranks of a job: rank 0 runs the command, the others follow.
+#include "app/run_on_ranks.h"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -19,7 +19,6 @@
 #include "app/command.h"
 #include "app/common_options.h"
 #include "app/options/rank_options.h"
-#include "app/rank_plans.h"
 #include "app/report/ranks.h"
 #include "app/version.h"
 #include "engine/ranks/job.h"
