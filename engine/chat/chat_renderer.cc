@@ -7,8 +7,10 @@
 #include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -37,6 +39,14 @@ class Ended : public InvalidInput {
  public:
   using InvalidInput::InvalidInput;
 };
+
+// What a process has taken of a processor, in its life; more than any limit where that is not known.
+std::chrono::nanoseconds ProcessorTime(pid_t pid) {
+  clockid_t clock{};
+  timespec time{};
+  if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &time) != 0) return std::chrono::hours(1);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
 
 // Runs the program that it reads from standard input: wherever this one is installed, it brings it along.
 std::string Loader() {
@@ -128,9 +138,10 @@ void ChatRenderer::Spawn(const std::string& python) {
 
 void ChatRenderer::Greet(const std::string& python) {
   const Clock::time_point end = Clock::now() + settings_.start_limit;
+  Deadline deadline{end, end, {}};
   try {
-    Send(kRenderChatScript, end);
-    const SortedJson ready = Receive(end);
+    Send(kRenderChatScript, deadline);
+    const SortedJson ready = Receive(deadline);
     if (!ready.contains("error")) return;
     Fail(ready["error"].get<std::string>() + "; --unsafe-templates renders without");
   } catch (const Ended&) {
@@ -170,7 +181,8 @@ std::string ChatRenderer::Render(const OrderedJson& request) {
 }
 
 SortedJson ChatRenderer::Ask(const OrderedJson& request, std::chrono::milliseconds limit) {
-  const Clock::time_point end = Clock::now() + limit;
+  const Clock::time_point now = Clock::now();
+  Deadline deadline{now + limit, now + kBusy * limit, ProcessorTime(pid_) + limit};
   const std::string body = request.dump();
   if (body.size() > kMaxFrameBytes) {
     throw InvalidInput("the conversation has " + std::to_string(body.size()) + " bytes; allowed are " +
@@ -179,28 +191,28 @@ SortedJson ChatRenderer::Ask(const OrderedJson& request, std::chrono::millisecon
   try {
     std::string frame;
     for (size_t i = 0; i < kLengthBytes; ++i) frame += static_cast<char>(body.size() >> (8 * i));
-    Send(frame + body, end);
-    return Receive(end);
+    Send(frame + body, deadline);
+    return Receive(deadline);
   } catch (...) {
     Stop();  // or the rest of this answer would be the next request's
     throw;
   }
 }
 
-void ChatRenderer::Send(std::string_view bytes, Clock::time_point end) {
+void ChatRenderer::Send(std::string_view bytes, Deadline& deadline) {
   while (!bytes.empty()) {
     const ssize_t sent = send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (sent >= 0) {
       bytes.remove_prefix(static_cast<size_t>(sent));
     } else if (errno == EAGAIN) {
-      if (!Wait(POLLOUT, end)) Fail("the chat template takes too long");
+      if (!Wait(POLLOUT, deadline)) Fail("the chat template takes too long");
     } else if (errno != EINTR) {
       FailEnded();
     }
   }
 }
 
-SortedJson ChatRenderer::Receive(Clock::time_point end) {
+SortedJson ChatRenderer::Receive(Deadline& deadline) {
   std::string bytes;
   size_t wanted = kLengthBytes;
   for (bool has_length = false; bytes.size() < wanted || !has_length;) {
@@ -218,7 +230,7 @@ SortedJson ChatRenderer::Receive(Clock::time_point end) {
     if (got > 0) {
       bytes.append(part.data(), static_cast<size_t>(got));
     } else if (got < 0 && errno == EAGAIN) {
-      if (!Wait(POLLIN, end)) Fail("the chat template takes too long");
+      if (!Wait(POLLIN, deadline)) Fail("the chat template takes too long");
     } else if (got == 0 || errno != EINTR) {
       FailEnded();
     }
@@ -228,12 +240,18 @@ SortedJson ChatRenderer::Receive(Clock::time_point end) {
                             INT64_MAX);
 }
 
-bool ChatRenderer::Wait(short events, Clock::time_point end) {
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()).count();
-  if (left <= 0) return false;
+bool ChatRenderer::Wait(short events, Deadline& deadline) {
+  const Clock::time_point now = Clock::now();
+  if (now >= deadline.end) {
+    const std::chrono::nanoseconds still = deadline.processor - ProcessorTime(pid_);
+    if (still.count() <= 0) return false;
+    deadline.end = std::min(deadline.last, now + still);
+  }
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.end - now).count();
+  if (now >= deadline.end) return false;
   pollfd descriptor{socket_, events, 0};
   const int ready = poll(&descriptor, 1, static_cast<int>(left) + 1);
-  return ready > 0 || (ready < 0 && errno == EINTR);
+  return ready >= 0 || errno == EINTR;  // nothing yet: the caller asks again
 }
 
 void ChatRenderer::Fail(const std::string& what) {

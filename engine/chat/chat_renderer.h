@@ -14,7 +14,8 @@
 namespace stoch {
 
 // One template and the process that renders it. A process that takes longer than the limit is ended, and started again
-// for the next request; one that has ended by itself is started again for the request that finds it so.
+// for the next request; one that has ended by itself is started again for the request that finds it so. The limit is of
+// a processor: on a busy machine a render may take kBusy times as long by the clock.
 class ChatRenderer {
  public:
   struct Settings {
@@ -23,6 +24,7 @@ class ChatRenderer {
     std::chrono::milliseconds start_limit{10'000};
     std::chrono::milliseconds render_limit{1'000};
   };
+  static constexpr int kBusy = 10;
 
   // Starts the process and gives it the template.
   // Errors: InvalidInput: no jinja2 (with the command that installs it), a system that cannot confine the process, or a
@@ -40,6 +42,13 @@ class ChatRenderer {
   std::string Render(const OrderedJson& request);
 
  private:
+  // When an answer is too late.
+  struct Deadline {
+    std::chrono::steady_clock::time_point end;  // to be looked at again then
+    std::chrono::steady_clock::time_point last;
+    std::chrono::nanoseconds processor;  // of the process, in its life
+  };
+
   void Start();
   void StartAny();
   void Spawn(const std::string& python);
@@ -48,9 +57,9 @@ class ChatRenderer {
   // Sends a frame and receives the next one. Errors: InvalidInput where the process is too slow, Ended where it ends; it
   // is stopped.
   SortedJson Ask(const OrderedJson& request, std::chrono::milliseconds limit);
-  SortedJson Receive(std::chrono::steady_clock::time_point end);
-  void Send(std::string_view bytes, std::chrono::steady_clock::time_point end);
-  bool Wait(short events, std::chrono::steady_clock::time_point end);  // false: too late
+  SortedJson Receive(Deadline& deadline);
+  void Send(std::string_view bytes, Deadline& deadline);
+  bool Wait(short events, Deadline& deadline);  // false: too late
   [[noreturn]] void Fail(const std::string& what);
   [[noreturn]] void FailEnded();
 

@@ -42,7 +42,7 @@ MAX_FRAME_BYTES = 32 << 20
 MAX_TEXT = 8 << 20
 MAX_MEMORY_BYTES = 256 << 20
 MAX_CPU_SECONDS = 3600  # of the whole life
-MAX_SECONDS = 3  # of one answer, where nobody kills this process earlier
+MAX_SECONDS = 3  # of a processor, of one answer, where nobody kills this process earlier
 CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 
@@ -310,9 +310,9 @@ def main():
         return
     write_frame({"ready": True, "jinja2": jinja2.__version__})
     while (request := read_frame()) is not None:
-        signal.setitimer(signal.ITIMER_REAL, MAX_SECONDS)  # ends the process
+        signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)  # ends the process
         result = answer(renderer, request)
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         write_frame(result)
 
 

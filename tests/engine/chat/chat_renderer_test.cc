@@ -3,8 +3,11 @@
 #include "engine/chat/chat_renderer.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -82,6 +85,26 @@ TEST_F(ChatRendering, EndlessTemplatesAreStoppedAndTheNextRequestRuns) {
         {"the chat template takes too long"});
     EXPECT_EQ(renderer.Render(hello_), "done");
   }
+}
+
+// A machine on which it has no turn for longer than a render may take.
+TEST_F(ChatRendering, ABusyMachineEndsNoTemplate) {
+  auto settings = Command();
+  settings.render_limit = std::chrono::milliseconds(200);
+  ChatRenderer renderer(settings, "done");
+  std::ifstream children("/proc/self/task/" + std::to_string(gettid()) + "/children");
+  pid_t pid = 0;
+  ASSERT_TRUE(children >> pid);
+  kill(pid, SIGSTOP);
+  std::thread turn([pid] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    kill(pid, SIGCONT);
+  });
+  EXPECT_NO_THROW(EXPECT_EQ(renderer.Render(hello_), "done"));
+  turn.join();
+  kill(pid, SIGSTOP);
+  ExpectInvalid([&] { (void)renderer.Render(hello_); }, {"the chat template takes too long"});  // for good
+  EXPECT_EQ(renderer.Render(hello_), "done");
 }
 
 TEST_F(ChatRendering, ManyThreadsMayShareOne) {

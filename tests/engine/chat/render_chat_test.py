@@ -6,6 +6,7 @@
 """
 import json
 import pathlib
+import signal
 import struct
 import subprocess
 import sys
@@ -130,8 +131,8 @@ def check_endless():
     helper = Helper()
     helper({"template": "{% for i in range(99999) %}{% for k in range(99999) %}{% endfor %}{% endfor %}"})
     begin = time.monotonic()
-    check(helper({"messages": []}) is None and time.monotonic() - begin < 10, "an endless template ends the process")
-    check(helper.process.wait(10) == -14, "by its own alarm")
+    check(helper({"messages": []}) is None and time.monotonic() - begin < 60, "an endless template ends the process")
+    check(helper.process.wait(10) == -signal.SIGPROF, "by its own timer")
     helper.process.stdin.close()
     helper.process.stdout.close()
 
