@@ -10,9 +10,11 @@
 #include <optional>
 #include <stdexcept>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "engine/grammar/json_text.h"
+#include "engine/grammar/long_strings.h"
 #include "kernels/base/error.h"
 #include "kernels/logit_queries.h"
 
@@ -51,17 +53,27 @@ std::string Shortened(std::string words) {
   return words;
 }
 
+xgrammar::CompiledGrammar CompileSchema(xgrammar::GrammarCompiler& compiler, const std::string& schema) {
+  const auto grammar = xgrammar::Grammar::FromJSONSchema(schema, /*any_whitespace=*/true, std::nullopt, std::nullopt,
+                                                         /*strict_mode=*/true, kMaxWhitespace);
+  const std::string counted = WithCountedStrings(grammar.ToString());
+  return counted.empty() ? compiler.CompileGrammar(grammar) : compiler.CompileGrammar(counted, "root");
+}
+
+xgrammar::CompiledGrammar CompileTag(xgrammar::GrammarCompiler& compiler, const std::string& tag) {
+  const auto grammar = xgrammar::Grammar::FromStructuralTag(tag);
+  if (!std::holds_alternative<xgrammar::Grammar>(grammar)) return compiler.CompileStructuralTag(tag);  // says why not
+  const std::string counted = WithCountedStrings(std::get<xgrammar::Grammar>(grammar).ToString());
+  return counted.empty() ? compiler.CompileStructuralTag(tag) : compiler.CompileGrammar(counted, "root");
+}
+
 xgrammar::CompiledGrammar CompileWith(xgrammar::GrammarCompiler& compiler, const GrammarSpec& grammar) {
-  const auto schema = [&](const std::string& text) {
-    return compiler.CompileJSONSchema(text, /*any_whitespace=*/true, std::nullopt, std::nullopt, /*strict_mode=*/true,
-                                      kMaxWhitespace);
-  };
   switch (grammar.kind) {
-    case GrammarSpec::Kind::kJson: return schema(R"({"type":"object","additionalProperties":true})");
-    case GrammarSpec::Kind::kJsonSchema: return schema(grammar.text);
+    case GrammarSpec::Kind::kJson: return CompileSchema(compiler, R"({"type":"object","additionalProperties":true})");
+    case GrammarSpec::Kind::kJsonSchema: return CompileSchema(compiler, grammar.text);
     case GrammarSpec::Kind::kRegex: return compiler.CompileRegex(grammar.text);
     case GrammarSpec::Kind::kEbnf: return compiler.CompileGrammar(grammar.text, "root");
-    case GrammarSpec::Kind::kStructuralTag: return compiler.CompileStructuralTag(grammar.text);
+    case GrammarSpec::Kind::kStructuralTag: return CompileTag(compiler, grammar.text);
     case GrammarSpec::Kind::kNone: break;
   }
   throw InvalidInput("there is no grammar");
