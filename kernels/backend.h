@@ -215,8 +215,6 @@ class Backend {
   virtual bool has_dilated() const { return false; }
   // Whether RingAttention takes dilated calls too.
   virtual bool has_dilated_ring() const { return false; }
-  // Whether Attention takes qk_smooth; without it a model configured so is refused before it loads.
-  virtual bool has_qk_smooth() const { return false; }
   // Whether calls take tables of functions; without it a model configured so is refused before it loads.
   virtual bool has_nonlinear_tables() const { return false; }
   // Whether MakeLinear and MakeKvCache take extras.

@@ -122,6 +122,7 @@ struct KvCacheSpec {
     ScExtrasPtr qk_extras = {}, av_extras = {};  // mixed lengths of rows; null = none
   };
   std::vector<Products> layers = {};       // [num_layers]
+  bool smooths_qk = false;                 // calls may give AttentionCall::qk_smooth
   Precision precision = Precision::kFp32;  // kFp16: half storage of the baseline
 };
 

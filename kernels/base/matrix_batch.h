@@ -15,6 +15,9 @@ struct MatrixBatch {
   int64_t batch_step = 0, row_step = 0, col_step = 0;
 
   MatrixBatch() = default;
+  // One matrix with columns next to each other.
+  MatrixBatch(float* first, int64_t num_rows, int64_t num_cols, int64_t step)
+      : data(first), rows(num_rows), cols(num_cols), row_step(step), col_step(1) {}
   // Requires: F32 of two or three dimensions.
   explicit MatrixBatch(const TensorView& view)
       : data(view.ptr<float>()),

@@ -237,7 +237,6 @@ class CpuBackend final : public Backend {
   }
   bool has_dilated() const override { return true; }
   bool has_dilated_ring() const override { return true; }
-  bool has_qk_smooth() const override { return true; }
   bool has_nonlinear_tables() const override { return true; }
   bool has_extras() const override { return true; }
   bool Observe(OpObserver* observer) override {

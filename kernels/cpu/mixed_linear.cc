@@ -136,16 +136,6 @@ Dispatch DispatchRows(Context& context, const MixedInput& input, const ScExtras&
   return result;
 }
 
-// Operators that read one buffer of activations share its faults: those of q_proj, and of gate_proj.
-ScSite SiteOfActivations(const ScSite& site) {
-  constexpr int kQProj = 0, kVProj = 2, kGateProj = 4, kUpProj = 5;
-  ScSite shared = site;
-  if (site.op <= kVProj) shared.op = kQProj;
-  if (site.op == kUpProj) shared.op = kGateProj;
-  if (site.op <= kVProj || site.op == kGateProj || site.op == kUpProj) shared.unit = 0;
-  return shared;
-}
-
 // Quantizes the channels of a part and multiplies them.
 bool RunPart(Context& context, const MixedInput& input, const ScExtras& extras, const MixedPart& part,
              std::span<const uint8_t> slots, int64_t slots_per_row, ScTarget target) {

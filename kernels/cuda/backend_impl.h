@@ -6,9 +6,9 @@
 //   runtime/pass.h             CudaPass, MakePass, UploadPass
 //   runtime/ops.h              the ops of calls.h, from LaunchLinear on
 //   families/experts.h         CudaExperts, MakeExperts
+//   plain/matmul.h             LaunchScMatmul
 //   rows.h                     LaunchEmbed, LaunchSelectRows, LaunchArgmax
 //   sampling/logit_queries.h   CudaLogitQueries, LaunchPickTokens, LaunchLogProbs
-//   sc/matmul.h                LaunchScMatmul
 //   weights/weights.h          MakeLinear, MakeVector, MakeEmbedding, Unpack
 //   runtime/graph.h            GraphCache
 //   comm/device_group.h        DeviceGroup: all-gathers, graphs over several devices

@@ -24,17 +24,31 @@ struct ScSite {
   }
 };
 
+// Operators that read one buffer of activations share its faults: those of q_proj, and of gate_proj.
+inline ScSite SiteOfActivations(const ScSite& site) {
+  constexpr int kQProj = 0, kVProj = 2, kGateProj = 4, kUpProj = 5;
+  ScSite shared = site;
+  if (site.op <= kVProj) shared.op = kQProj;
+  if (site.op == kUpProj) shared.op = kGateProj;
+  if (site.op <= kVProj || site.op == kGateProj || site.op == kUpProj) shared.unit = 0;
+  return shared;
+}
+
 // Numbers of sequences are 0..this.
 inline constexpr int64_t kMaxSequenceNumber = INT32_MAX;
 
 // A token: the number of its sequence (of a window) and its absolute position.
-constexpr uint64_t FaultRow(uint32_t sequence, int64_t position) {
+STOCH_HD constexpr uint64_t FaultRow(uint32_t sequence, int64_t position) {
   return (uint64_t{sequence} << 32) + static_cast<uint64_t>(position);
 }
 
+// The number of a site as a key, of which that of a row is draw 0.
+STOCH_HD uint64_t SiteKey(uint64_t seed, FaultKind kind, uint64_t site) {
+  return RandomBits(seed, static_cast<uint64_t>(kind), site);
+}
 // key(row); draw `stream` of a column is RandomBits(key, stream, column).
 inline uint64_t FaultKey(uint64_t seed, FaultKind kind, const ScSite& site, uint64_t row) {
-  return RandomBits(RandomBits(seed, static_cast<uint64_t>(kind), site.number()), 0, row);
+  return RandomBits(SiteKey(seed, kind, site.number()), 0, row);
 }
 
 }  // namespace stoch

@@ -74,7 +74,6 @@ class ForwardingBackend : public Backend {
   PlainLinear Unpack(const LinearWeight& weight) override { return inner_->Unpack(weight); }
   bool has_dilated() const override { return inner_->has_dilated(); }
   bool has_dilated_ring() const override { return inner_->has_dilated_ring(); }
-  bool has_qk_smooth() const override { return inner_->has_qk_smooth(); }
   bool has_nonlinear_tables() const override { return inner_->has_nonlinear_tables(); }
   bool has_extras() const override { return inner_->has_extras(); }
   std::string WhyNoKernel(const ScConfig& config) const override { return inner_->WhyNoKernel(config); }

@@ -36,6 +36,16 @@ int64_t ExactBytes(const Backend& backend, const WeightSource& source, Precision
 
 }  // namespace
 
+namespace {
+
+// Whether any layer has factors of q and k.
+bool SmoothsQk(const ScModelConfig& sc) {
+  return sc.files.smooth != nullptr && std::any_of(sc.files.smooth->scales.begin(), sc.files.smooth->scales.end(),
+                                                   [](const auto& entry) { return entry.first.ends_with(".qk"); });
+}
+
+}  // namespace
+
 KvCacheSpec MakeKvCacheSpec(const DecoderConfig& config, Precision precision, const ScModelConfig& sc, int num_layers,
                             int64_t num_pages) {
   KvCacheSpec spec;
@@ -49,6 +59,7 @@ KvCacheSpec MakeKvCacheSpec(const DecoderConfig& config, Precision precision, co
     spec.mode = sc.attention;
     spec.qk = MakeScOperator(AttentionConfig(sc.at(ScOperatorId::kQk)));
     spec.av = MakeScOperator(AttentionConfig(sc.at(ScOperatorId::kAv)));
+    spec.smooths_qk = SmoothsQk(sc);
   }
   return spec;
 }

@@ -123,9 +123,6 @@ class WeightLoader {
   Buffer QkSmooth(Device device, int layer, const IndexRange& kv_heads, int64_t head_dim) {
     const std::vector<float> all = plan_ ? plan_->QkSmooth(layer) : std::vector<float>{};
     if (all.empty() || kv_heads.empty()) return {};
-    if (!backend_.has_qk_smooth()) {
-      throw InvalidInput("--smooth: factors of qk run on the CPU only: give --device cpu");
-    }
     Buffer buffer = backend_.Allocate(device, kv_heads.size() * head_dim * 4);
     backend_.CopyFromHost(MakeView(buffer.data(), DType::kF32, device, kv_heads.size() * head_dim),
                           all.data() + kv_heads.begin * head_dim);

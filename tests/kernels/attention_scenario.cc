@@ -50,7 +50,8 @@ std::string DescriptionOf(const AttentionShape& shape, const Passes& passes) {
        {static_cast<int64_t>(shape.mode), static_cast<int64_t>(shape.precision), int64_t{shape.num_heads},
         int64_t{shape.num_kv_heads}, int64_t{shape.head_dim}, int64_t{shape.page_tokens}, shape.max_context,
         int64_t{shape.window}, int64_t{std::bit_cast<int32_t>(shape.qk_gain)}, int64_t{shape.period},
-        int64_t{std::bit_cast<int32_t>(shape.v_drift)}, int64_t{std::bit_cast<int32_t>(shape.v_spike)}}) {
+        int64_t{std::bit_cast<int32_t>(shape.v_drift)}, int64_t{std::bit_cast<int32_t>(shape.v_spike)},
+        int64_t{shape.first_head}, int64_t{shape.smooths_qk ? 1 : 0}}) {
     text += ' ' + std::to_string(number);
   }
   for (const auto& pass : passes) {
@@ -83,6 +84,7 @@ AttentionRows RunPasses(Backend& backend, const AttentionShape& shape, const Pas
   spec.num_pages = pages_each * num_sequences;
   spec.mode = shape.mode;
   spec.precision = shape.precision;
+  spec.smooths_qk = shape.smooths_qk;
   if (shape.mode != AttentionMode::kExact) {
     spec.qk = Operator(shape.qk, shape.mode);
     spec.av = Operator(shape.av, shape.mode);
@@ -92,6 +94,10 @@ AttentionRows RunPasses(Backend& backend, const AttentionShape& shape, const Pas
   }
   const auto cache = backend.MakeKvCache(device, spec);
   const auto pass_handle = backend.MakePass(device, {max_rows, num_sequences, pages_each});
+  std::vector<float> factors;
+  for (int i = 0; i < shape.num_kv_heads * shape.head_dim; ++i)
+    factors.push_back(0.5f + 0.1f * static_cast<float>(i % 16));
+  const DeviceTensor smooth(backend, {shape.num_kv_heads, shape.head_dim}, factors);
   const DeviceTensor rope(backend, {shape.max_context, shape.head_dim}, RopeTable(shape.max_context, shape.head_dim));
 
   std::vector<std::vector<int32_t>> pages(static_cast<size_t>(num_sequences));
@@ -117,7 +123,8 @@ AttentionRows RunPasses(Backend& backend, const AttentionShape& shape, const Pas
     for (const Share& share : pass) {
       int& length = lengths[static_cast<size_t>(share.sequence)];
       layout.sequences.push_back({static_cast<int32_t>(layout.ids.size()), share.rows, length,
-                                  std::span<const int32_t>(pages[static_cast<size_t>(share.sequence)])});
+                                  std::span<const int32_t>(pages[static_cast<size_t>(share.sequence)]),
+                                  static_cast<uint32_t>(7 + share.sequence)});
       longest = std::max(longest, length + share.rows);
       for (int r = 0; r < share.rows; ++r, ++length) {
         layout.ids.push_back(0);
@@ -155,6 +162,8 @@ AttentionRows RunPasses(Backend& backend, const AttentionShape& shape, const Pas
     call.pass = pass_handle.get();
     call.num_heads = shape.num_heads;
     call.window = shape.window;
+    call.first_head = shape.first_head;
+    if (shape.smooths_qk) call.qk_smooth = smooth.view();
     call.out = y;
     const std::string bucket = std::to_string(ContextBucket(longest));
     const std::string key = graph_key.empty() ? "" : graph_key + std::to_string(rows) + " context " + bucket;

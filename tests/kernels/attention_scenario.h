@@ -23,6 +23,8 @@ struct AttentionShape {
   int page_tokens = 64;
   int64_t max_context = 256;
   int window = 0;
+  bool smooths_qk = false;  // AttentionCall::qk_smooth, of factors from 0.5 to 2
+  int first_head = 0;
   float qk_gain = 1;  // of q and k: 0 makes all scores equal, much makes a few of them all of a row
   int period = 0;     // positions that far apart have equal inputs; 0: none do
   float v_drift = 0;  // v grows by that much of itself from a position to the next, of five

@@ -12,6 +12,7 @@
 #include "engine/generate.h"
 #include "engine/prefix_cache.h"
 #include "kernels/registry.h"
+#include "tests/kernels/gpu/cuda_or_skip.h"
 #include "tests/support/backends_under_test.h"
 #include "tests/support/expect_invalid.h"
 #include "tests/support/temp_dir.h"
@@ -36,6 +37,7 @@ struct Way {
   uint32_t number = 0;       // of the sequence
   int devices = 1;           // logical ones that divide each matrix
   const char* variant = "";  // of the CPU
+  bool on_gpu = false;
 };
 
 class FaultsOnTiny : public testing::Test {
@@ -43,7 +45,8 @@ class FaultsOnTiny : public testing::Test {
   void SetUp() override { WriteTinyModel(scratch_.path(), {}); }
 
   static std::shared_ptr<Backend> Open(const Way& run) {
-    const std::string device = run.devices == 1 ? "cpu" : "cpu:" + std::to_string(run.devices);
+    const std::string one = run.on_gpu ? "cuda:0" : "cpu";
+    const std::string device = run.devices == 1 ? one : "cpu:" + std::to_string(run.devices);
     return OpenBackend(device, {.threads = 2, .cpu_variant = run.variant}, nullptr);
   }
 
@@ -100,6 +103,14 @@ class FaultsOnTiny : public testing::Test {
 };
 
 class FaultsModel : public FaultsOnTiny, public testing::WithParamInterface<const char*> {};
+
+TEST_P(FaultsModel, AGpuHasTheBitsOfACpu) {
+  STOCH_CUDA_OR_SKIP();
+  const std::vector<float> expected = Logits(GetParam());
+  EXPECT_TRUE(Same(expected, Logits(GetParam(), {.on_gpu = true})));
+  EXPECT_TRUE(Same(expected, Logits(GetParam(), {.rows = 1, .on_gpu = true}))) << "steps";
+  EXPECT_TRUE(Same(expected, Logits(GetParam(), {.rows = 7, .others = 4, .on_gpu = true}))) << "a batch of 5";
+}
 
 TEST_P(FaultsModel, BitsDoNotDependOnBatchCutOrDevices) {
   const std::vector<float> whole = Logits(GetParam());

@@ -89,11 +89,7 @@ class MixedModel : public testing::TestWithParam<BackendUnderTest> {
   STOCH_OPEN_OR_SKIP(backend, GetParam()); \
   if (!backend->has_extras()) GTEST_SKIP() << "no mixed lengths there"
 
-// The modes of attention that take mixed lengths there.
-std::vector<const char*> MixedModes(const Backend& backend) {
-  if (backend.name() == "cuda") return {"attention=per_token"};
-  return {"attention=per_token", "attention=per_row", "attention=per_head"};
-}
+constexpr const char* kMixedModes[] = {"attention=per_token", "attention=per_row", "attention=per_head"};
 
 constexpr const char* kSpread = R"({"thresholds": [0.5], "metric_lo": 0, "metric_hi": 2})";
 
@@ -101,19 +97,11 @@ TEST_P(MixedModel, OneLevelForAllIsTheUniformRun) {
   STOCH_WITH_EXTRAS(backend);
   // Thresholds of 0: every row has the first level.
   const std::string mp = Table("[96, 32]", R"({"thresholds": [0], "metric_lo": 0, "metric_hi": 1})");
-  for (const char* mode : MixedModes(*backend)) {
+  for (const char* mode : kMixedModes) {
     const auto mixed = Logits(backend, mode, {.mp = mp});
     EXPECT_TRUE(Same(mixed, Logits(backend, std::string(mode) + ",stoc_len=96", {}))) << mode;
     EXPECT_FALSE(Same(mixed, Logits(backend, std::string(mode) + ",stoc_len=32", {}))) << mode;
   }
-}
-
-// On a GPU the window modes have kernels of plain streams only.
-TEST_P(MixedModel, WindowModesOfAGpuAreRefused) {
-  STOCH_WITH_EXTRAS(backend);
-  if (backend->name() != "cuda") GTEST_SKIP() << "runs everywhere else";
-  const std::string mp = Table("[96, 32]", kSpread);
-  ExpectInvalid([&] { Logits(backend, "attention=per_row", {.mp = mp}); }, {"per_row", "--device cpu"});
 }
 
 TEST_P(MixedModel, FixedLengthsDependOnTheirRowAlone) {
@@ -129,7 +117,7 @@ TEST_P(MixedModel, FixedLengthsDependOnTheirRowAlone) {
 TEST_P(MixedModel, CallLengthsRunInEveryAttention) {
   STOCH_WITH_EXTRAS(backend);
   const std::string mp = Table("[128, 24]", R"({"thresholds": [0.5]})");
-  for (const char* mode : MixedModes(*backend)) {
+  for (const char* mode : kMixedModes) {
     if (std::string(mode) == "attention=per_head") continue;
     const auto call = Logits(backend, mode, {.mp = mp, .mp_normalise = "call"});
     EXPECT_FALSE(Same(call, Logits(backend, mode, {})));

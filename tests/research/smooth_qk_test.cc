@@ -7,6 +7,7 @@
 
 #include "loader/checkpoint/safetensors_writer.h"
 #include "research/sc_files.h"
+#include "tests/kernels/gpu/cuda_or_skip.h"
 #include "tests/research/tiny_logits.h"
 #include "tests/support/expect_invalid.h"
 #include "tests/support/temp_dir.h"
@@ -73,6 +74,18 @@ TEST_F(SmoothQk, BitsDoNotDependOnBatchCutOrDevices) {
   EXPECT_TRUE(Same(whole, Logits("stoc_len=64", {.smooth = uneven}, {.rows = 7})));
   EXPECT_TRUE(Same(whole, Logits("stoc_len=64", {.smooth = uneven}, {.others = 2})));
   EXPECT_TRUE(Same(whole, Logits("stoc_len=64", {.smooth = uneven}, {.devices = 2})));
+}
+
+TEST_F(SmoothQk, AGpuHasTheBitsOfACpu) {
+  STOCH_CUDA_OR_SKIP();
+  const std::string uneven = Factors("uneven", true, Uneven);
+  for (const char* settings : {"stoc_len=64", "attention=per_row", "attention=per_head", "qk.arith=int8",
+                               "attention=dilated,segments=16:32,dilation=1:2"}) {
+    const std::vector<float> expected = Logits(settings, {.smooth = uneven});
+    EXPECT_TRUE(Same(expected, Logits(settings, {.smooth = uneven}, {.on_gpu = true}))) << settings;
+    if (std::string(settings).find("per_") != std::string::npos) continue;  // a window depends on the cut
+    EXPECT_TRUE(Same(expected, Logits(settings, {.smooth = uneven}, {.rows = 1, .on_gpu = true}))) << settings;
+  }
 }
 
 TEST_F(SmoothQk, LengthsGoByQBeforeTheFactorsHoweverAPassIsDivided) {

@@ -18,7 +18,8 @@ constexpr size_t kVocab = 96;
 
 std::vector<float> TinyLogits(const std::filesystem::path& folder, const std::string& settings,
                               const ScFileOptions& files, const Way& way) {
-  const std::string device = way.devices == 1 ? "cpu" : "cpu:" + std::to_string(way.devices);
+  const std::string one = way.on_gpu ? "cuda:0" : "cpu";
+  const std::string device = way.devices == 1 ? one : "cpu:" + std::to_string(way.devices);
   std::shared_ptr<Backend> backend = OpenBackend(device, {.threads = 2, .cpu_variant = way.variant}, nullptr);
   EngineOptions options;
   options.sc = ParseScModelConfig(std::vector<std::string>{settings});

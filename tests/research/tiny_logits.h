@@ -17,6 +17,7 @@ struct Way {
   int devices = 1;
   bool dealt = false;        // positions over the devices, in place of rows of weights
   const char* variant = "";  // of the CPU
+  bool on_gpu = false;
 };
 
 // Of every row of one sequence of 40 tokens. Requires: `folder` has a model of TinyLlamaConfig's sizes. Errors: InvalidInput as

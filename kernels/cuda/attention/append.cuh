@@ -42,7 +42,7 @@ struct HeadJob {
   }
 };
 
-// Writes the codes and the scale of a key, or of a value, to its place in the cache. code_of(value): of each.
+// Writes the codes and the scale of a key, or of a value, to its place in the cache. code_of(dim, value): of each.
 template <int kPairs, typename CodeOf>
 __device__ __forceinline__ void StoreCodes(const KvView& kv, bool is_k, int32_t page, int head, int slot,
                                            const HeadVector<kPairs>& x, int half, int lane, float scale,
@@ -52,7 +52,7 @@ __device__ __forceinline__ void StoreCodes(const KvView& kv, bool is_k, int32_t 
   ForEachDim(x, half, lane, [&](int i, float value) {
     const int64_t byte =
         is_k ? kv.KWord(page, head, i >> 2, slot) * 4 + (i & 3) : kv.VWord(page, head, slot >> 2, i) * 4 + (slot & 3);
-    codes[byte] = code_of(value);
+    codes[byte] = code_of(i, value);
   });
 }
 

@@ -310,6 +310,7 @@ void AttendCodes(DeviceContext& ctx, const AttentionArgs& args, const AttentionS
     case AttentionRoute::kMixedFresh:
     case AttentionRoute::kMixedRows:
     case AttentionRoute::kMixedPlain:
+    case AttentionRoute::kPlainWindow:
     case AttentionRoute::kDealtSplit:
     case AttentionRoute::kDealtRows:
     case AttentionRoute::kScTiles:
@@ -351,8 +352,11 @@ void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
     case AttentionRoute::kDilatedRows: return RunSc(job, norm);
     case AttentionRoute::kMixedFresh: return RunMixedFresh(job);
     case AttentionRoute::kMixedRows: return RunMixedRows(job);
+    case AttentionRoute::kPlainWindow:
+      return LaunchPlainWindow(ctx, job.args, call, job.mixed(), job.cache.qk(call.cache_layer),
+                               job.cache.av(call.cache_layer), job.pass);
     case AttentionRoute::kMixedPlain:
-      return LaunchMixedAttention(ctx, job.args, call.site, job.mixed(), job.pairs, job.pass, ctx.IsRecording());
+      return LaunchPlainAttention(ctx, job.args, call, job.mixed(), job.pairs, job.pass);
     case AttentionRoute::kExactRows:
     case AttentionRoute::kExactSplit: return RunExact(job);
     case AttentionRoute::kHalfFreshRows:

@@ -58,17 +58,12 @@ void Validate(const KvCacheSpec& spec) {
       if (op->code != ScCode::kAsymmetric) continue;
       throw InvalidInput("kv cache: SC parameter mode = unipolar: allowed is bipolar in attention on a GPU");
     }
-    if (spec.stripes > 1 && !AreUniform(layer)) {
+    if (spec.stripes > 1 && (spec.smooths_qk || !AreUniform(layer))) {
       throw InvalidInput(
-          "kv cache: --split sequence with mixed lengths, integers, a multiplier table or gate = xnor in attention "
+          "kv cache: --split sequence with mixed lengths, integers, tables or hardware that is not ideal in attention "
           "runs "
           "on the CPU only: give --device cpu:2, or --split row");
     }
-    if (spec.mode == AttentionMode::kPerToken || AreUniform(layer)) continue;
-    throw InvalidInput(
-        "kv cache: attention = per_head, per_row with mixed lengths, integers, a multiplier table or gate = xnor runs "
-        "on "
-        "the CPU only: give --device cpu or attention = per_token");
   }
 }
 
@@ -111,7 +106,7 @@ CudaKvCache::CudaKvCache(DeviceContext& ctx, const KvCacheSpec& spec)
       buffer_(AllocateDevice(ctx.device, static_cast<size_t>(TotalBytes(spec)))) {
   // Padding of the last page is read by vector loads before it is written.
   STOCH_CUDA(cudaMemsetAsync(buffer_.data(), 0, buffer_.bytes(), ctx.stream));
-  if (spec_.mode == AttentionMode::kPerToken) {
+  if (spec_.mode != AttentionMode::kExact) {
     std::vector<std::pair<std::vector<ScOperatorPtr>, std::shared_ptr<const RankTables>>> made;
     const auto ranks_of = [&](const ScOperatorPtr& op, const ScExtrasPtr& extras) {
       const std::span<const ScOperatorPtr> slots = OperatorsBySlot(op, extras);
@@ -126,10 +121,11 @@ CudaKvCache::CudaKvCache(DeviceContext& ctx, const KvCacheSpec& spec)
         mixed_.push_back(nullptr);
         continue;
       }
-      mixed_.push_back(std::make_unique<MixedProducts>(
-          MixedProducts{LengthTables(ctx.device, ctx.tables, layer.qk, layer.qk_extras.get()),
-                        LengthTables(ctx.device, ctx.tables, layer.av, layer.av_extras.get()), layer.qk_extras,
-                        layer.av_extras, IntBits(layer.av->config.arith) > 0}));
+      mixed_.push_back(std::make_unique<MixedProducts>(MixedProducts{
+          LengthTables(ctx.device, ctx.tables, layer.qk, layer.qk_extras.get()),
+          LengthTables(ctx.device, ctx.tables, layer.av, layer.av_extras.get()), layer.qk_extras, layer.av_extras,
+          IntBits(layer.av->config.arith) > 0, MakeHardwareTables(ctx.device, *layer.qk, spec_.head_dim),
+          MakeHardwareTables(ctx.device, *layer.av, spec_.num_pages * spec_.page_tokens)}));
       MixedProducts& mixed = *mixed_.back();
       const bool has_bytes = mixed.qk.view().bytes != nullptr && mixed.av.view().bytes != nullptr;
       STOCH_CHECK(lengths == AttentionLengths::kAny || has_bytes);  // what their kernels read

@@ -23,6 +23,7 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/attention/ranks.h"
 #include "kernels/cuda/runtime/context.h"
+#include "kernels/cuda/sc/format/hardware.h"
 #include "kernels/cuda/sc/format/kv_layout.h"
 #include "kernels/cuda/sc/format/lengths.h"
 #include "kernels/plan/attention/shape.h"
@@ -48,7 +49,8 @@ struct KvView : KvLayout {
 struct MixedProducts {
   LengthTables qk, av;
   ScExtrasPtr qk_extras, av_extras;
-  bool int_av = false;  // p v of integers: a scale for every 128 positions
+  bool int_av = false;                                   // p v of integers: a scale for every 128 positions
+  HardwareTablesPtr qk_hardware = {}, av_hardware = {};  // null: ideal
   // Tables for wide tiles, of lengths kByTile. Layers share them.
   std::shared_ptr<const RankTables> qk_ranks = {}, av_ranks = {};
 };

@@ -10,12 +10,17 @@
 
 namespace stoch::cuda {
 
-// RoPE, the append and attention of every row of a pass, AttentionMode::kPerToken, dilated where there are pairs. `recording`: the lengths of the
-// sequences are not known then, and a call of ScNormalise::kCall is the whole pass.
-// Bits: docs/research.md, as on the CPU.
-void LaunchMixedAttention(DeviceContext& ctx, const AttentionArgs& args, const OpSite& site,
-                          const MixedProducts& products, const DilatedPairs& pairs, const CudaPass& pass,
-                          bool recording);
+// plain/attention.cu: RoPE, the append and attention of every row of a pass, AttentionMode::kPerToken, dilated where there
+// are pairs, with any lengths, tables, hardware and factors of q and k. While a graph is recorded the lengths of the
+// sequences are not known, and a call of ScNormalise::kCall is the whole pass.
+// Bits: docs/research.md, docs/hardware.md, as on the CPU.
+void LaunchPlainAttention(DeviceContext& ctx, const AttentionArgs& args, const AttentionCall& call,
+                          const MixedProducts& products, const DilatedPairs& pairs, const CudaPass& pass);
+
+// plain/window.cu: the same of kPerHead and kPerRow, of one sequence after the other; qk, av: the operators of the layer.
+// Requires eager calls (DeviceContext::RequireEager).
+void LaunchPlainWindow(DeviceContext& ctx, const AttentionArgs& args, const AttentionCall& call,
+                       const MixedProducts& products, const ScOperator& qk, const ScOperator& av, const CudaPass& pass);
 
 // Queries of a pass with the lengths of every (row, head), in scratch.
 struct MixedQueries {

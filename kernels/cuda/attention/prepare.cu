@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kWarps * 32) AppendKernel(const AppendArgs arg
     const int q_max = is_k ? args.qk_q_max : args.av_q_max;
     const float scale = BipolarScale(max_abs, q_max);
     StoreCodes(a.kv, is_k, page, head, slot, x, half, lane, scale,
-               [&](float value) { return SignMagnitude(BipolarLevel(value, scale, q_max)); });
+               [&](int /*dim*/, float value) { return SignMagnitude(BipolarLevel(value, scale, q_max)); });
   } else if constexpr (kStore == Store::kHalf) {
     __half* to = (is_k ? a.kv.k_half : a.kv.v_half) + a.kv.Value(page, head, slot);
     ForEachDim(x, half, lane, [&](int i, float value) { to[i] = __float2half_rn(value); });

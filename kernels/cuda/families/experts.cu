@@ -10,9 +10,10 @@
 #include "kernels/cuda/base/memory.h"
 #include "kernels/cuda/device/element.cuh"
 #include "kernels/cuda/device/reduce.cuh"
-#include "kernels/cuda/device/sc_product.cuh"
 #include "kernels/cuda/families/experts.h"
 #include "kernels/cuda/families/half_experts.h"
+#include "kernels/cuda/mixed/linear.h"
+#include "kernels/cuda/plain/product.h"
 #include "kernels/cuda/prologue/activations.h"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/runtime/ops.h"
@@ -26,8 +27,6 @@ namespace {
 constexpr int kThreads = kRowLanes;
 constexpr int64_t kMaxGridY = 32768;  // gridDim.y is limited to 65535
 
-// --------------------------------------------------------------------------------------------------- SC experts ----
-
 struct SlotArgs {
   const int32_t* chosen = nullptr;
   int64_t first_slot = 0;  // of this launch
@@ -35,19 +34,6 @@ struct SlotArgs {
   float* out = nullptr;
   int64_t out_stride = 0;
 };
-
-// One thread per output feature of a slot.
-template <ScCode kCode>
-__global__ void __launch_bounds__(kThreads)
-    ScExpertKernel(const __grid_constant__ ScTables tables, const __grid_constant__ ScActivationView a,
-                   const ScWeightView* views, const SlotArgs args) {
-  const int64_t slot = args.first_slot + blockIdx.y;
-  const ScWeightView w = views[args.chosen[slot]];
-  const int64_t m = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int64_t n = slot / args.per_row;
-  if (m >= w.rows) return;
-  args.out[slot * args.out_stride + m] = ScRowProduct<kCode>(tables, a, w, n, m);
-}
 
 // ------------------------------------------------------------------------------------------------- exact experts ----
 
@@ -127,20 +113,6 @@ RowSource SourceOf(const ExpertLinearCall& call) {
   return MakeRowSource(linear);
 }
 
-// One product at a time, for any operator.
-void RunScPlain(DeviceContext& ctx, const CudaExperts& experts, const ScTables& tables, const ScActivationView& a,
-                int64_t slots, SlotArgs args) {
-  const auto kernel = tables.code == ScCode::kSignMagnitude ? ScExpertKernel<ScCode::kSignMagnitude>
-                      : tables.code == ScCode::kOffset      ? ScExpertKernel<ScCode::kOffset>
-                                                            : ScExpertKernel<ScCode::kAsymmetric>;
-  ForGridY(slots, [&](int64_t first, unsigned count) {
-    args.first_slot = first;
-    kernel<<<dim3(Blocks(experts.rows(), kThreads), count), kThreads, 0, ctx.stream>>>(
-        tables, a, static_cast<const ScWeightView*>(experts.views()), args);
-    STOCH_CUDA_LAUNCH("ScExpertKernel");
-  });
-}
-
 const CudaExperts& ExpertsAt(const ExpertLinearCall& call, size_t i) {
   return static_cast<const CudaExperts&>(*call.weights[i]);
 }
@@ -156,6 +128,19 @@ SlotArgs SlotsOf(const ExpertLinearCall& call, size_t i) {
   args.out = call.outs[i].ptr<float>();
   args.out_stride = call.outs[i].step(0);
   return args;
+}
+
+// Any operator, from quantized activations.
+void RunScPlain(DeviceContext& ctx, const CudaExperts& experts, const ScOperator& op, const ScActivationView& a,
+                const SlotArgs& args) {
+  PlainProduct product = MakePlainProduct(ctx, op);
+  product.a = a;
+  product.w = experts.first().view<ScWeightView>();
+  product.out = {args.out, args.out_stride};
+  product.experts = static_cast<const ScWeightView*>(experts.views());
+  product.chosen = args.chosen;
+  product.row_slots = args.per_row;
+  LaunchPlainProduct(ctx, product);
 }
 
 // Matrices that share an operator and a shape, by their place in the call. Returns whether call.combine is done too.
@@ -196,8 +181,28 @@ bool RunSc(DeviceContext& ctx, const ExpertLinearCall& call, const RowSource& so
     LaunchScExpertGroups(ctx, plan, shape, ctx.tables.Traits(op), tables, a, groups, tasks.data(), count);
     return false;
   }
-  for (const size_t i : places) RunScPlain(ctx, ExpertsAt(call, i), tables, a, shape.slots(), SlotsOf(call, i));
+  for (const size_t i : places) RunScPlain(ctx, ExpertsAt(call, i), op, a, SlotsOf(call, i));
   return false;
+}
+
+// Integers, tables, lengths of rows and hardware that is not ideal, from f(x) as floats.
+void RunMixed(DeviceContext& ctx, const ExpertLinearCall& call, const RowSource& source, std::span<const size_t> places,
+              const SiteReporter& reporter) {
+  Scratch scratch(ctx.workspace);
+  const int64_t rows = call.x.dim(0);
+  const int64_t cols = call.x.dim(1);
+  auto* const x = scratch.Take<float>(rows * cols);
+  LaunchPrologue(ctx, source, rows, cols, x, cols, reporter);
+  MixedRows input{x, cols, rows, cols};
+  input.fault_rows = UploadFaultRows(ctx, scratch, call.fault_rows);
+  input.row_slots = rows / call.chosen.dim(0);
+  for (const size_t i : places) {
+    const CudaExperts& experts = ExpertsAt(call, i);
+    const SlotArgs slots = SlotsOf(call, i);
+    const MixedExperts mixed{experts.first().mixed(), experts.first().spec().extras.get(),
+                             static_cast<const ScWeightView*>(experts.views()), slots.chosen, slots.per_row};
+    LaunchMixedExperts(ctx, input, mixed, reporter, {slots.out, slots.out_stride, false});
+  }
 }
 
 void RunHalf(DeviceContext& ctx, const ExpertLinearCall& call, const RowSource& source, std::span<const size_t> places,
@@ -254,6 +259,12 @@ Buffer UploadViews(DeviceContext& ctx, const std::vector<std::unique_ptr<LinearW
   return DeviceCopy(ctx.device, views);
 }
 
+Buffer UploadMixedViews(DeviceContext& ctx, const std::vector<std::unique_ptr<LinearWeight>>& experts) {
+  std::vector<ScWeightView> views;
+  for (const auto& expert : experts) views.push_back(static_cast<const CudaLinear&>(*expert).mixed()->rest.view);
+  return DeviceCopy(ctx.device, views);
+}
+
 }  // namespace
 
 int64_t CudaExperts::bytes() const {
@@ -269,9 +280,12 @@ std::unique_ptr<CudaExperts> MakeExperts(DeviceContext& ctx, std::vector<std::un
         "experts: activations whose scales belong to several rows are not implemented by the cuda backend; use "
         "granularity=per_row and group_a=1");
   }
-  if (static_cast<const CudaLinear&>(*experts.front()).mixed() != nullptr) {
+  const MixedWeight* mixed = static_cast<const CudaLinear&>(*experts.front()).mixed();
+  if (mixed != nullptr &&
+      (!mixed->own.empty() || mixed->factors() != nullptr || !mixed->rest.lengths->view().alone())) {
     throw InvalidInput(
-        "experts: arith=int, gate=table and extras are not implemented by the cuda backend: give --device cpu");
+        "experts: protected channels, smoothing and lengths that depend on other rows are not implemented by the cuda "
+        "backend: give --device cpu");
   }
   for (const auto& expert : experts) {
     if (spec.precision != Precision::kFp32) break;
@@ -279,7 +293,8 @@ std::unique_ptr<CudaExperts> MakeExperts(DeviceContext& ctx, std::vector<std::un
     if (dtype == static_cast<const CudaLinear&>(*experts.front()).view<ExactWeightView>().dtype) continue;
     throw InvalidInput("experts: exact weights of several types are not implemented by the cuda backend");
   }
-  Buffer views = spec.precision == Precision::kSc     ? UploadViews<ScWeightView>(ctx, experts)
+  Buffer views = mixed != nullptr                     ? UploadMixedViews(ctx, experts)
+                 : spec.precision == Precision::kSc   ? UploadViews<ScWeightView>(ctx, experts)
                  : spec.precision == Precision::kFp32 ? UploadViews<ExactWeightView>(ctx, experts)
                                                       : UploadViews<HalfWeightView>(ctx, experts);
   return std::make_unique<CudaExperts>(std::move(experts), std::move(views));
@@ -297,7 +312,13 @@ void LaunchExpertLinear(DeviceContext& ctx, const ExpertLinearCall& call) {
   while (!left.empty()) {
     const std::vector<size_t> places = TakeAlike(call, left);
     switch (ExpertsAt(call, places.front()).first().spec().precision) {
-      case Precision::kSc: combined = RunSc(ctx, call, source, places, reporter); break;
+      case Precision::kSc:
+        if (ExpertsAt(call, places.front()).first().mixed() != nullptr) {
+          RunMixed(ctx, call, source, places, reporter);
+        } else {
+          combined = RunSc(ctx, call, source, places, reporter);
+        }
+        break;
       case Precision::kFp32:
         for (const size_t i : places) {
           RunExact(ctx, ExpertsAt(call, i), source, call.x.dim(0), slots, SlotsOf(call, i), reporter);

@@ -12,6 +12,7 @@
 #include "kernels/cuda/mixed/linear.h"
 #include "kernels/cuda/mixed/prompt.h"
 #include "kernels/cuda/mixed/step.h"
+#include "kernels/cuda/plain/product.h"
 #include "kernels/cuda/prologue/activations.h"
 #include "kernels/cuda/runtime/ops.h"
 #include "kernels/cuda/weights/weights.h"
@@ -110,14 +111,16 @@ void RunMixed(DeviceContext& ctx, const LinearCall& call, const RowSource& sourc
     }
   }
   Scratch scratch(ctx.workspace);
-  float* x = nullptr;
+  MixedRows input{nullptr, cols, rows, cols};
   for (const MixedChoice& choice : choices) {
     if (choice.done) continue;
-    if (x == nullptr) {
-      x = scratch.Take<float>(rows * cols);
+    if (input.x == nullptr) {
+      auto* const x = scratch.Take<float>(rows * cols);
       LaunchPrologue(ctx, source, rows, cols, x, cols, reporter);
+      input.x = x;
+      input.fault_rows = UploadFaultRows(ctx, scratch, call.fault_rows);
     }
-    LaunchMixedRows(ctx, call.site, {x, cols, rows, cols}, choice.task, choice.route, reporter);
+    LaunchMixedRows(ctx, call.site, input, choice.task, choice.route, reporter);
   }
 }
 

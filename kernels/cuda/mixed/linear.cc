@@ -11,6 +11,7 @@
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/length_dispatch.h"
 #include "kernels/cuda/mixed/observe.h"
+#include "kernels/cuda/plain/product.h"
 #include "kernels/cuda/prologue/activations.h"
 #include "kernels/cuda/sc/linear.h"
 #include "kernels/plan/linear/mixed.h"
@@ -109,14 +110,49 @@ void RunSorted(DeviceContext& ctx, Scratch& scratch, const MixedRows& input, con
   LaunchScatterRows(ctx, y, order, input.rows, out_features, out);
 }
 
+// The codes of a part of activations as they are read.
+void ReadFaulty(DeviceContext& ctx, const MixedRows& input, const MixedPart& part, const ScSite& site,
+                const MixedScratch& codes, const int32_t* chosen = nullptr) {
+  StoredCodes stored;
+  stored.codes = codes.codes;
+  stored.dims = part.view.dims;
+  stored.rows = input.rows;
+  stored.sums = part.op().code == ScCode::kAsymmetric ? codes.sums : nullptr;
+  stored.channels = part.channels();
+  CodeFaults faults;
+  faults.words = part.hardware->view().activation;
+  faults.seed = part.hardware->view().seed;
+  faults.kind = FaultKind::kActivation;
+  faults.site.number = SiteOfActivations(site).number();
+  faults.site.fault_rows = input.fault_rows;
+  faults.site.first_row = site.first_row;
+  faults.site.row_slots = input.row_slots;
+  faults.chosen = chosen;
+  LaunchReadCodes(ctx, stored, faults);
+}
+
 void RunPart(DeviceContext& ctx, const MixedRows& input, const MixedPart& part, const float* smooth, LinearRoute route,
-             const RowSlots& slots, const SiteReporter& reporter, const LinearOutput& out, const float* addend) {
+             const ScSite& site, const RowSlots& slots, const SiteReporter& reporter, const LinearOutput& out,
+             const float* addend) {
   Scratch scratch(ctx.workspace);
   // Taken in any case: a graph recorded later finds the memory.
   const MixedScratch taken = TakeMixedScratch(scratch, part, input.rows);
   if (route == LinearRoute::kMixedSorted) return RunSorted(ctx, scratch, input, part, smooth, slots, reporter, out);
   const ScActivationView a = LaunchQuantizePart(ctx, input, part, smooth, taken, reporter);
-  LaunchMixedProduct(ctx, a, part, slots, out, addend);
+  PlainProduct product;
+  product.lengths = part.lengths->view();
+  product.a = a;
+  product.w = part.view;
+  product.slots = slots;
+  product.out = {out.data, out.stride, 1, out.add};
+  product.addend = addend;
+  if (part.hardware != nullptr) {
+    ReadFaulty(ctx, input, part, site, taken);
+    product.hardware = part.hardware->view();
+    product.site = {site.number(),    part.first_chunk, part.first_output,
+                    input.fault_rows, site.first_row,   input.row_slots};
+  }
+  LaunchPlainProduct(ctx, product);
 }
 
 // Slots of the rest are `forced`, or those of its rule; its rows go by `route`.
@@ -125,6 +161,7 @@ void Run(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const M
          const LinearOutput& out) {
   const ScLengthRule* rule = extras == nullptr ? nullptr : extras->lengths.get();
   const bool shows = ctx.observer != nullptr && extras != nullptr;
+  const ScSite site_of_faults = extras == nullptr ? ScSite{} : extras->site;
   Scratch scratch(ctx.workspace);
   const bool both = !weight.rest.empty() && !weight.own.empty();
   // Both products are completed before they are added.
@@ -135,11 +172,12 @@ void Run(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const M
       ShowLengths(ctx, site, weight.rest, slots, input.rows, extras->op);
     }
     const LinearOutput to = both ? LinearOutput{rest_out, weight.rows(), false} : out;
-    RunPart(ctx, input, weight.rest, weight.factors(), route, slots, reporter, to, nullptr);
+    RunPart(ctx, input, weight.rest, weight.factors(), route, site_of_faults, slots, reporter, to, nullptr);
   }
   if (weight.own.empty()) return;
   if (shows) ShowLengths(ctx, site, weight.own, {}, input.rows, extras->op);
-  RunPart(ctx, input, weight.own, weight.factors(), LinearRoute::kMixedGeneric, {}, reporter, out, rest_out);
+  RunPart(ctx, input, weight.own, weight.factors(), LinearRoute::kMixedGeneric, site_of_faults, {}, reporter, out,
+          rest_out);
 }
 
 }  // namespace
@@ -147,6 +185,33 @@ void Run(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const M
 void LaunchMixedRows(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const MixedTask& task,
                      LinearRoute route, const SiteReporter& reporter) {
   Run(ctx, site, input, *task.weight, task.spec->extras.get(), route, nullptr, reporter, task.out);
+}
+
+void LaunchMixedExperts(DeviceContext& ctx, const MixedRows& input, const MixedExperts& experts,
+                        const SiteReporter& reporter, const LinearOutput& out) {
+  const MixedPart& part = experts.first->rest;
+  Scratch scratch(ctx.workspace);
+  const RowSlots slots = Dispatch(ctx, scratch, input, part);
+  const MixedScratch taken = TakeMixedScratch(scratch, part, input.rows);
+  PlainProduct product;
+  product.lengths = part.lengths->view();
+  product.a = LaunchQuantizePart(ctx, input, part, nullptr, taken, reporter);
+  product.w = part.view;
+  product.slots = slots;
+  product.out = {out.data, out.stride, 1, out.add};
+  product.experts = experts.views;
+  product.chosen = experts.chosen;
+  product.row_slots = experts.row_slots;
+  if (part.hardware != nullptr) {
+    const ScSite site = experts.extras == nullptr ? ScSite{} : experts.extras->site;
+    // Activations that all experts of a row share are drawn once.
+    const bool are_shared = SiteOfActivations({.op = site.op, .unit = 1}).unit == 0;
+    ReadFaulty(ctx, input, part, site, taken, are_shared ? nullptr : experts.chosen);
+    product.hardware = part.hardware->view();
+    product.site = {site.number(),    part.first_chunk, part.first_output,
+                    input.fault_rows, site.first_row,   input.row_slots};
+  }
+  LaunchPlainProduct(ctx, product);
 }
 
 void LaunchScMixedMatmul(DeviceContext& ctx, const TensorView& a, const TensorView& b, const ScOperatorPtr& op,

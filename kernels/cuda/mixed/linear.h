@@ -8,7 +8,7 @@
 #include <span>
 
 #include "kernels/backend.h"
-#include "kernels/cuda/mixed/product.h"
+#include "kernels/cuda/mixed/rows.h"
 #include "kernels/cuda/mixed/task.h"
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/plan/linear/route.h"
@@ -18,6 +18,18 @@ namespace stoch::cuda {
 // out = or += f @ w^T by kMixedGeneric or kMixedSorted.
 void LaunchMixedRows(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const MixedTask& task,
                      LinearRoute route, const SiteReporter& reporter);
+
+// The experts that slots of a row chose, which share the operators, the lengths and the dimensions of `first`.
+struct MixedExperts {
+  const MixedWeight* first = nullptr;
+  const ScExtras* extras = nullptr;     // of expert 0; null: none
+  const ScWeightView* views = nullptr;  // of their rest, in device memory
+  const int32_t* chosen = nullptr;      // [slots]
+  int64_t row_slots = 1;                // slots that share a row of the input
+};
+// out[slot] = f @ w[chosen[slot]]^T. Requires: no protected channels, no smoothing, lengths that depend on their row alone.
+void LaunchMixedExperts(DeviceContext& ctx, const MixedRows& input, const MixedExperts& experts,
+                        const SiteReporter& reporter, const LinearOutput& out);
 
 // Backend::ScMixedMatmul.
 void LaunchScMixedMatmul(DeviceContext& ctx, const TensorView& a, const TensorView& b, const ScOperatorPtr& op,

@@ -3,7 +3,7 @@
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/lengths.cuh"
 #include "kernels/cuda/device/quantizer.cuh"
-#include "kernels/cuda/mixed/product.h"
+#include "kernels/cuda/mixed/rows.h"
 
 namespace stoch::cuda {
 namespace {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "kernels/backend.h"
 #include "kernels/cuda/base/grid_barrier.cuh"
@@ -43,6 +44,11 @@ class DeviceContext {
 
   // Whether ops are being recorded into a graph.
   bool IsRecording() const;
+
+  // The op that calls it cannot be recorded: the host takes part. Its graph (runtime/graph.h) stays eager.
+  void RequireEager() { is_eager_ = true; }
+  // Whether an op has asked for that since the last call.
+  bool TakeEager() { return std::exchange(is_eager_, false); }
 
   // The reporter to hand to the kernels of an op.
   SiteReporter Reporter(const OpSite& site);
@@ -97,6 +103,7 @@ class DeviceContext {
   };
   Settled settled_;
   int64_t calls_ = 0;
+  bool is_eager_ = false;
   std::optional<PostedRows> posted_rows_;
 };
 

@@ -49,9 +49,12 @@ void GraphCache::Run(std::string_view key, const std::function<void()>& body) {
   }
   const auto found = entries_.find(key);
   if (found == entries_.end()) {
+    for (DeviceContext* context : contexts_) (void)context->TakeEager();
     body();
+    bool is_eager = false;
+    for (DeviceContext* context : contexts_) is_eager = context->TakeEager() || is_eager;
     if (entries_.size() >= kMaxGraphs) DropOldest();
-    entries_.emplace(std::string(key), Entry{{}, ++uses_, false});
+    entries_.emplace(std::string(key), Entry{{}, ++uses_, is_eager});
     return;
   }
   Entry& entry = found->second;

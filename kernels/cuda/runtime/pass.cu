@@ -109,7 +109,7 @@ void CudaPass::Upload(const PassLayout& layout) {
     const bool is_long = s.num_rows >= kLongSequenceRows;
     TileBatch* const batch = is_long ? &BatchFor(static_cast<int32_t>(i), s.start_position + s.num_rows) : nullptr;
     sequences_.push_back({s.first_row, s.num_rows, s.start_position, s.start_position + s.num_rows,
-                          static_cast<int32_t>(s.pages.size()), is_long ? batch->positions : -1});
+                          static_cast<int32_t>(s.pages.size()), is_long ? batch->positions : -1, s.number});
     const PassSequence& sequence = sequences_.back();
     if (is_long) batch->positions += PaddedLength(sequence.length);
     max_length_ = std::max(max_length_, sequence.length);

@@ -25,6 +25,7 @@ struct PassSequence {
   int32_t num_pages = 0;
   int32_t packed_begin = -1;  // of a long sequence: where its positions start when those of its batch are laid end to
                               // end, each rounded up to kKeyBlock; -1 for a short one
+  uint32_t number = 0;        // PassLayout::Sequence::number
 };
 
 // One row of a pass: what a row kernel needs first, in one load.

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "kernels/base/check.h"
+#include "kernels/cuda/plain/product.h"
 #include "kernels/cuda/sc/batch/quantize.h"
 #include "kernels/cuda/sc/decode/decode.h"
 #include "kernels/cuda/sc/table/table.h"
@@ -29,6 +31,17 @@ ScActivationView Quantize(DeviceContext& ctx, Scratch& scratch, ScQuantizer quan
   a.dims = MakeScDims(in_features, op.config.chunk_d);
   a.tokens = tokens;
   return a;
+}
+
+void LaunchPlain(DeviceContext& ctx, const ScOperator& op, const ScActivationView& a,
+                 std::span<const ScLinearTask> tasks) {
+  for (const ScLinearTask& task : tasks) {
+    PlainProduct product = MakePlainProduct(ctx, op);
+    product.a = a;
+    product.w = task.weight;
+    product.out = {task.out.data, task.out.stride, 1, task.out.add};
+    LaunchPlainProduct(ctx, product);
+  }
 }
 
 }  // namespace
@@ -64,7 +77,7 @@ void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& s
         LaunchScPrefill(ctx, plan, tables, a, from, some,
                         {.rows = plan.quantizer == ScQuantizer::kStreams ? &rows : nullptr});
         break;
-      case LinearRoute::kScGeneric: LaunchScGeneric(ctx, tables, a, from, some); break;
+      case LinearRoute::kScGeneric: LaunchPlain(ctx, op, a, {from, static_cast<size_t>(some)}); break;
       default: STOCH_CHECK(false);  // not of one SC operator
     }
   }

@@ -18,8 +18,4 @@ namespace stoch::cuda {
 void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& source, int64_t tokens,
                     int64_t in_features, const SiteReporter& reporter, const ScLinearTask* tasks, int count);
 
-// Any operator and shape, one product at a time from the 16-bit table (generic.cu).
-void LaunchScGeneric(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScLinearTask* tasks,
-                     int count);
-
 }  // namespace stoch::cuda

@@ -8,6 +8,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
 #include "kernels/cuda/base/memory.h"
+#include "kernels/cuda/plain/product.h"
 #include "kernels/cuda/weights/bad_row.h"
 #include "kernels/cuda/weights/mixed_pack.h"
 #include "kernels/cuda/weights/pack.h"
@@ -42,7 +43,9 @@ void MakePart(DeviceContext& ctx, MixedPart* part, const std::vector<int32_t>& c
               const std::string& name) {
   const ScOperator& op = part->op();
   const auto part_cols = static_cast<int64_t>(channels.size());
-  CheckAccumulator(op, op.config.chunk_d > 0 ? std::min(op.config.chunk_d, part_cols) : part_cols, name);
+  const int64_t depth = op.config.chunk_d > 0 ? std::min(op.config.chunk_d, part_cols) : part_cols;
+  CheckAccumulator(op, depth, name);
+  part->hardware = MakeHardwareTables(ctx.device, op, depth);
   if (part_cols != cols) part->channel_list = DeviceCopy(ctx.device, channels);
   ScMemory memory(op, rows, part_cols);
   part->memory = AllocateZeroed(ctx, memory.bytes);
@@ -66,6 +69,7 @@ std::unique_ptr<MixedWeight> Allocate(DeviceContext& ctx, const LinearSpec& spec
       rest.push_back(channel);
     }
   }
+  weight->rest.first_output = weight->own.first_output = extras.site.first_output;
   if (!rest.empty()) {
     const std::vector<ScOperatorPtr> alone{spec.sc};
     for (const ScOperatorPtr& one : extras.by_length.empty() ? alone : extras.by_length) {
@@ -77,6 +81,7 @@ std::unique_ptr<MixedWeight> Allocate(DeviceContext& ctx, const LinearSpec& spec
   }
   if (!extras.protected_channels.empty()) {
     weight->own.operators = {extras.protected_op};
+    weight->own.first_chunk = kFirstProtectedChunk;
     weight->own.lengths = std::make_shared<LengthTables>(ctx.device, ctx.tables, extras.protected_op, nullptr);
     MakePart(ctx, &weight->own, extras.protected_channels, rows, cols, name);
   }
@@ -88,6 +93,26 @@ void Pack(DeviceContext& ctx, const MixedWeight& weight, const WeightSlab& slab,
     if (part->empty()) continue;
     LaunchPackMixed(ctx, slab, stride, part->op(), GroupRows(part->op(), part->view.rows), part->channels(),
                     weight.factors(), part->view, first_bad);
+  }
+}
+
+// Stored codes are read with their faults once, when all are packed.
+void ReadStored(DeviceContext& ctx, const MixedWeight& weight, const LinearSpec& spec) {
+  for (const MixedPart* part : {&weight.rest, &weight.own}) {
+    if (part->empty() || part->hardware == nullptr) continue;
+    StoredCodes stored;
+    stored.codes = const_cast<uint8_t*>(part->view.codes);
+    stored.dims = part->view.dims;
+    stored.rows = part->view.rows;
+    stored.is_weight = true;
+    stored.sums = part->op().code == ScCode::kAsymmetric ? const_cast<int32_t*>(part->view.sums) : nullptr;
+    stored.channels = part->channels();
+    CodeFaults faults;
+    faults.words = part->hardware->view().weight;
+    faults.seed = part->hardware->view().seed;
+    if (spec.extras != nullptr) faults.site.number = spec.extras->site.number();
+    faults.site.first_row = static_cast<uint64_t>(part->first_output);
+    LaunchReadCodes(ctx, stored, faults);
   }
 }
 
@@ -104,6 +129,9 @@ MixedPart RowsOf(DeviceContext& ctx, const MixedPart& whole, int64_t first, int6
   if (whole.empty()) return part;
   part.operators = whole.operators;
   part.lengths = whole.lengths;
+  part.hardware = whole.hardware;
+  part.first_chunk = whole.first_chunk;
+  part.first_output = whole.first_output + first;
   ScMemory memory(whole.op(), count, whole.view.dims.dims);
   part.memory = AllocateZeroed(ctx, memory.bytes);
   memory.Place(static_cast<char*>(part.memory.data()));
@@ -149,6 +177,7 @@ std::unique_ptr<MixedWeight> MakeMixedWeight(DeviceContext& ctx, Uploader& uploa
   } else {
     uploader.ForEachSlab(parts, 1, [&](const WeightSlab& slab) { Pack(ctx, *weight, slab, cols, bad.device()); });
   }
+  ReadStored(ctx, *weight, spec);
   const int64_t row = bad.Find();
   if (row >= 0 && weight->factors() != nullptr) {
     throw InvalidInput(name + ": NaN or infinity in row " + std::to_string(row) +
@@ -163,6 +192,7 @@ std::unique_ptr<MixedWeight> MakeMixedMatrix(DeviceContext& ctx, const float* da
   std::unique_ptr<MixedWeight> weight = Allocate(ctx, spec, rows, cols, "sc_mixed_matmul");
   const BadRow bad(ctx);
   Pack(ctx, *weight, {data, DType::kF32, 0, rows, cols}, stride, bad.device());
+  ReadStored(ctx, *weight, spec);
   if (bad.Find() >= 0) {
     STOCH_CUDA(cudaMemcpyAsync(reporter.flag, &reporter.site, sizeof(int), cudaMemcpyHostToDevice, ctx.stream));
     STOCH_CUDA(cudaStreamSynchronize(ctx.stream));

@@ -9,6 +9,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/runtime/context.h"
+#include "kernels/cuda/sc/format/hardware.h"
 #include "kernels/cuda/sc/format/layout.h"
 #include "kernels/cuda/sc/format/lengths.h"
 
@@ -23,6 +24,9 @@ struct MixedPart {
   Buffer channel_list;                   // I32 [channels], empty where they are all channels in order
   std::vector<ScOperatorPtr> operators;  // by slot; null: length 0
   std::shared_ptr<const LengthTables> lengths;
+  HardwareTablesPtr hardware;  // null: ideal
+  int64_t first_chunk = 0;     // what its chunk 0 counts as where faults are drawn,
+  int64_t first_output = 0;    // and its row 0
 
   bool empty() const { return view.rows == 0; }
   const int32_t* channels() const { return static_cast<const int32_t*>(channel_list.data()); }

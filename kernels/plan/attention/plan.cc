@@ -46,6 +46,7 @@ bool TakesOutputs(const AttentionPass& pass) {
 }
 
 AttentionRoute MixedRoute(const AttentionShape& shape, const AttentionPass& pass) {
+  if (shape.mode != AttentionMode::kPerToken) return AttentionRoute::kPlainWindow;
   if (pass.segment > 0 || shape.lengths == AttentionLengths::kAny) return AttentionRoute::kMixedPlain;
   // One row: eight lose to an append of their own (docs/tuning/attention.md). Who observes wants the lengths of queries in memory.
   return pass.rows == 1 && !pass.observed ? AttentionRoute::kMixedFresh : AttentionRoute::kMixedRows;

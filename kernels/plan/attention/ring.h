@@ -83,7 +83,7 @@ AttentionLimits RingAttentionLimits(const KvCacheSpec& spec, const PassLimits& l
 // ---- Sizes of what kernels/cuda has there, which checks them where it is compiled.
 inline constexpr int64_t kPassRowBytes = 16;
 inline constexpr int64_t kQueryTileBytes = 24;
-inline constexpr int64_t kPassSequenceBytes = 24;
+inline constexpr int64_t kPassSequenceBytes = 28;
 inline constexpr int64_t kDealtQueryBytes = 16;
 
 }  // namespace stoch

@@ -16,6 +16,7 @@ std::string_view AttentionRouteName(AttentionRoute route) {
     case kMixedFresh: return "mixed-rows fresh";
     case kMixedRows: return "mixed-rows";
     case kMixedPlain: return "mixed-plain";
+    case kPlainWindow: return "plain-window";
     case kDealtSplit: return "dealt-split";
     case kDealtRows: return "dealt-rows";
     case kScTiles: return "tiles";

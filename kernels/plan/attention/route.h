@@ -20,7 +20,8 @@ enum class AttentionRoute : uint8_t {
   kDilatedRows,   // dilated.cu: positions that dilated attention admits
   kMixedFresh,    // row.cu with a stream length for every (row, head), which appends the one row itself
   kMixedRows,     // row.cu with a stream length for every (row, head)
-  kMixedPlain,    // mixed.cu: any lengths, integers, multiplier tables
+  kMixedPlain,    // plain/attention.cu: kPerToken with any setting
+  kPlainWindow,   // plain/window.cu: per_row and per_head with any setting
   kDealtSplit,    // split/dealt.cu with products of scores.cu and values.cu: positions dealt over devices
   kDealtRows,     // split/dealt.cu with products of its own
   // Long sequences by SC: tiles of 64 rows.

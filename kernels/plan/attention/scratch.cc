@@ -5,6 +5,8 @@
 
 #include "kernels/math/reduce.h"
 #include "kernels/plan/attention/plan.h"
+#include "kernels/plan/divide_up.h"
+#include "kernels/plan/sc_dims.h"
 #include "kernels/plan/scratch_layout.h"
 
 namespace stoch {
@@ -64,6 +66,28 @@ int64_t PlainBytes(const AttentionShape& shape, const AttentionLimits& limits) {
       {vectors * shape.head_dim, vectors * kFloat, vectors * kFloat, vectors, vectors, 2 * kFloat, scores * kFloat});
 }
 
+// Codes of an operand of a plain product, with scales, zero points, sums and extremes. Integers have a scale for every
+// 128 dimensions.
+int64_t OperandBytes(int64_t rows, int64_t cols) {
+  constexpr int64_t kIntChunk = 128, kExtremesBytes = 12;
+  const int64_t padded = DivideUp(rows, kRowPadding) * kRowPadding;
+  const int64_t chunks = DivideUp(cols, kIntChunk);
+  return Sum({padded * (cols + chunks * kTileDims), padded * chunks * kFloat, padded * kFloat, padded * kFloat,
+              padded * chunks * kExtremesBytes});
+}
+
+// Queries, metrics, slots and extremes; keys, values and scores of one head, and all of them as operands.
+int64_t PlainWindowBytes(const AttentionShape& shape, const AttentionLimits& limits) {
+  const int64_t vectors = limits.max_rows * shape.num_heads;
+  const int64_t window = limits.max_context * shape.head_dim * kFloat;
+  const int64_t floats = Sum({vectors * shape.head_dim * kFloat, vectors * kFloat, vectors, vectors, 2 * kFloat, window,
+                              window, limits.max_rows * limits.max_context * kFloat});
+  const int64_t rows =
+      std::max(OperandBytes(limits.max_rows, shape.head_dim), OperandBytes(limits.max_rows, limits.max_context));
+  return floats + OperandBytes(limits.max_context, shape.head_dim) + OperandBytes(shape.head_dim, limits.max_context) +
+         rows;
+}
+
 }  // namespace
 
 int64_t MixedRowsAtOnce(const AttentionShape& shape, const AttentionLimits& limits) {
@@ -94,6 +118,7 @@ int64_t RouteScratchBytes(const GpuTraits& gpu, const AttentionShape& shape, con
     case kMixedRows: return queries() + LengthBytes(shape, limits) + spill();
     case kMixedWide: return queries() + LengthBytes(shape, limits) + WideScratchBytes(gpu, LongestShape(shape), limits);
     case kMixedPlain: return PlainBytes(shape, limits);
+    case kPlainWindow: return PlainWindowBytes(shape, limits);
     case kHalfFreshRows:
     case kHalfRows: return ScratchLayout::Aligned(HalfRowRecordFloats(gpu, shape) * kFloat);
     case kDealtSplit:  // theirs is ring.h's
@@ -115,7 +140,9 @@ int64_t AttentionScratchBytes(const GpuTraits& gpu, const AttentionShape& shape,
       if (has_tiles) take({AttentionRoute::kMixedWide});
       [[fallthrough]];
     case AttentionLengths::kByRow: take({AttentionRoute::kMixedRows}); [[fallthrough]];
-    case AttentionLengths::kAny: take({AttentionRoute::kMixedPlain}); return most;
+    case AttentionLengths::kAny:
+      take({shape.mode == AttentionMode::kPerToken ? AttentionRoute::kMixedPlain : AttentionRoute::kPlainWindow});
+      return most;
   }
   if (shape.precision == Precision::kFp16) {
     take({AttentionRoute::kHalfRows});

@@ -5,6 +5,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/plan/linear/mixed_traits.h"
+#include "kernels/sc/hardware/accumulator.h"
 #include "kernels/sc/swap.h"
 
 namespace stoch {
@@ -50,7 +51,9 @@ AttentionShape ShapeOfCache(const KvCacheSpec& spec, int num_heads) {
 
 // Sets what the products of a layer add to the shape of their cache.
 void SetProducts(const KvCacheSpec& spec, const Products& products, AttentionShape& shape) {
-  if (spec.mode == AttentionMode::kPerToken) shape.lengths = LengthsOf(products);
+  const bool is_plain = spec.smooths_qk || (spec.mode != AttentionMode::kPerToken && !AreUniform(products));
+  if (is_plain) shape.lengths = AttentionLengths::kAny;
+  if (!is_plain && spec.mode == AttentionMode::kPerToken) shape.lengths = LengthsOf(products);
   if (shape.lengths == AttentionLengths::kAny) return;
   shape.qk = MakeScTraits(*products.qk);
   shape.av = products.av == products.qk ? shape.qk : MakeScTraits(*products.av);
@@ -64,6 +67,7 @@ void SetProducts(const KvCacheSpec& spec, const Products& products, AttentionSha
 
 bool HasSwappedStreams(const KvCacheSpec& spec) {
   if (spec.mode != AttentionMode::kPerToken || !spec.layers.empty()) return false;
+  if (spec.smooths_qk || !AreUniform({spec.qk, spec.av})) return false;
   return CanSwap(*spec.qk) && (spec.av == spec.qk || CanSwap(*spec.av));
 }
 
@@ -73,8 +77,11 @@ std::vector<Products> ProductsOf(const KvCacheSpec& spec) {
 }
 
 bool AreUniform(const Products& products) {
-  return products.qk->code == ScCode::kSignMagnitude && products.av->code == ScCode::kSignMagnitude &&
-         RuleOf(products.qk_extras) == nullptr && RuleOf(products.av_extras) == nullptr;
+  const auto is_ideal = [](const ScOperatorPtr& op) {
+    return op->code == ScCode::kSignMagnitude && HasSource(op->config.gate) && !HasHardware(op->config);
+  };
+  return is_ideal(products.qk) && is_ideal(products.av) && RuleOf(products.qk_extras) == nullptr &&
+         RuleOf(products.av_extras) == nullptr;
 }
 
 AttentionLengths LengthsOf(const Products& products) {
@@ -82,8 +89,8 @@ AttentionLengths LengthsOf(const Products& products) {
   const std::span<const ScOperatorPtr> qk = OperatorsBySlot(products.qk, products.qk_extras);
   const std::span<const ScOperatorPtr> av = OperatorsBySlot(products.av, products.av_extras);
   const bool has_int_values = IntBits(products.av->config.arith) > 0;  // a scale for every 128 positions
-  if (!HaveBytes(qk) || !HaveBytes(av) || !HasLengthsOfRows(products.qk_extras) ||
-      !HasLengthsOfRows(products.av_extras) || has_int_values) {
+  if (HasHardware(products.qk->config) || HasHardware(products.av->config) || !HaveBytes(qk) || !HaveBytes(av) ||
+      !HasLengthsOfRows(products.qk_extras) || !HasLengthsOfRows(products.av_extras) || has_int_values) {
     return AttentionLengths::kAny;
   }
   return WideOperator(qk) != nullptr && WideOperator(av) != nullptr ? AttentionLengths::kByTile

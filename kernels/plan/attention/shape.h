@@ -17,7 +17,7 @@ enum class AttentionLengths : uint8_t {
   kUniform,  // those of the operators
   kByRow,    // a length for every (row, head), which depends on that row alone
   kByTile,   // the same, with streams that nest in those of longest_qk and longest_av: tiles take them too
-  kAny,      // lengths that depend on the whole call, integers, multiplier tables
+  kAny,      // lengths that depend on the whole call, integers, tables, factors of q and k, hardware that is not ideal
 };
 
 // The attention of one device's heads.
@@ -45,7 +45,7 @@ bool HasSwappedStreams(const KvCacheSpec& spec);
 
 // The products of every layer; one where all layers are alike. Requires: a mode that is not kExact.
 std::vector<KvCacheSpec::Products> ProductsOf(const KvCacheSpec& spec);
-// Whether kernels of uniform lengths run them: one length, signs outside of the table.
+// Whether kernels of uniform lengths run them: one length, signs outside of the table, ideal hardware.
 bool AreUniform(const KvCacheSpec::Products& products);
 // Lengths of kPerToken: which kernels take them. Takes milliseconds for those of kByTile.
 AttentionLengths LengthsOf(const KvCacheSpec::Products& products);

@@ -6,6 +6,7 @@
 #include "kernels/math/reduce.h"
 #include "kernels/plan/divide_up.h"
 #include "kernels/plan/linear/decode_blocks.h"
+#include "kernels/plan/linear/mixed.h"
 #include "kernels/plan/linear/sc.h"
 #include "kernels/plan/scratch_layout.h"
 
@@ -75,8 +76,8 @@ int64_t QuantizeBytes(const ScTraits& sc, int64_t in_features, int64_t rows) {
 ExpertPlan PlanExperts(const GpuTraits& gpu, const LinearOperand& weights, const ExpertShape& shape) {
   ExpertPlan plan;
   switch (weights.kind) {
-    case LinearKind::kSc:
-    case LinearKind::kMixed: return PlanExperts(gpu, weights.sc, shape);
+    case LinearKind::kSc: return PlanExperts(gpu, weights.sc, shape);
+    case LinearKind::kMixed: break;  // kExpertGeneric
     case LinearKind::kExact:
     case LinearKind::kFixed: plan.route = LinearRoute::kExactExpert; break;
     case LinearKind::kHalf: plan.route = LinearRoute::kHalfExpert; break;
@@ -144,6 +145,7 @@ int64_t ExpertScratchBytes(const GpuTraits& gpu, const LinearSpec& spec, int64_t
   constexpr int64_t kColumns = int64_t{kDotLanes} * 8;  // that rows of floats are padded to at most
   int64_t bytes = kParts * ScratchLayout::kAlignment;
   if (spec.precision != Precision::kSc) return bytes + max_rows * (in_features + kColumns) * kFloat;
+  if (NeedsMixed(spec)) return bytes + MixedPartBytes(*spec.sc, max_rows, in_features);
   const ScTraits sc = MakeScTraits(*spec.sc);
   return bytes + QuantizeBytes(sc, in_features, max_rows) + ExpertLaunchBytes(gpu, sc, in_features, max_rows);
 }

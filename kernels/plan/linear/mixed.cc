@@ -243,7 +243,8 @@ int64_t RowsBytes(const LinearSpec& spec, const MixedTraits& weight, int64_t out
 int64_t MixedPartBytes(const ScOperator& op, int64_t rows, int64_t cols) {
   const ScDims dims = MakeScDims(cols, op.config.chunk_d);
   const bool shares = rows > 1 && (op.config.granularity != ScGranularity::kPerRow || op.config.group_a > 1);
-  int64_t per_row = cols * kFloat + dims.padded + dims.chunks * kFloat + 2 * kFloat;
+  constexpr int64_t kFaultRow = sizeof(uint64_t);
+  int64_t per_row = cols * kFloat + dims.padded + dims.chunks * kFloat + 2 * kFloat + kFaultRow;
   if (shares) per_row += dims.chunks * kExtremesBytes;
   return rows * (per_row + dims.chunks * (kFloat + 1));  // metrics and slots
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/sc/hardware/accumulator.h"
 #include "kernels/sc/sc_nested.h"
 
 namespace stoch {
@@ -51,7 +52,8 @@ ScOperatorPtr OrderOf(std::span<const ScOperatorPtr> up_to, const Nests& nests) 
 
 bool NeedsMixed(const LinearSpec& spec) {
   if (spec.sc == nullptr) return false;
-  return spec.extras != nullptr || IntBits(spec.sc->config.arith) > 0 || spec.sc->config.gate == ScGate::kTable;
+  const ScConfig& config = spec.sc->config;
+  return spec.extras != nullptr || IntBits(config.arith) > 0 || !HasSource(config.gate);
 }
 
 std::span<const ScOperatorPtr> OperatorsBySlot(const ScOperatorPtr& op, const ScExtrasPtr& extras) {
@@ -90,9 +92,10 @@ void SetRuleTraits(const LinearSpec& spec, MixedTraits* traits) {
   const ScLengthRule* rule = extras == nullptr ? nullptr : extras->lengths.get();
   const ScConfig& config = spec.sc->config;
   traits->rule = SlotRuleOf(rule);
-  traits->is_plain = HasScaleOfRow(config) && (rule == nullptr || IsOfRow(*rule)) &&
+  traits->is_plain = !HasHardware(config) && HasScaleOfRow(config) && (rule == nullptr || IsOfRow(*rule)) &&
                      (extras == nullptr || (extras->smooth.empty() && extras->protected_channels.empty()));
-  traits->can_sort = rule != nullptr && !rule->by_chunk() && spec.sc->has_streams && HasScaleOfRow(config);
+  traits->can_sort =
+      !HasHardware(config) && rule != nullptr && !rule->by_chunk() && spec.sc->has_streams && HasScaleOfRow(config);
 }
 
 MixedTraits MakeMixedTraits(const LinearSpec& spec, int64_t in_features) {

@@ -27,7 +27,7 @@ struct MixedTraits {
   ScTraits longest;   // of the longest; read where has_bytes or nests
   int64_t slots = 1;  // lengths, 0 included
   SlotRule rule = SlotRule::kNone;
-  bool is_plain = false;   // a scale a row, no smoothing, no protected channels, lengths that depend on their row alone
+  bool is_plain = false;   // ideal hardware, a scale a row, no smoothing, no protected channels, lengths of rows alone
   bool has_bytes = false;  // counts of every length fit bytes
   bool nests = false;      // streams of every length are a part of those of the longest
   bool has_quarters = false;   // every length has what kMixedFew looks up

@@ -18,7 +18,7 @@ enum class LinearRoute : uint8_t {
   kScPrompt,      // sc/tensor_core/prefill_wgmma.cu: any number of tokens in tiles of 192
   kScTiles,       // sc/tiles/tiles.cu: any number of tokens in tiles of 64, on binary mma.sync
   kScTilesSplit,  // sc/tiles/tiles.cu: up to 256 tokens, split-K over blocks
-  kScGeneric,     // sc/generic.cu: any operator, one product at a time
+  kScGeneric,     // plain/product.cu: any operator
   // SC with a stream length for every row or (row, chunk), protected channels, integers or multiplier tables.
   kMixedDecode,   // sc/decode/decode.cu, 1 to 8 rows at a time
   kMixedFew,      // sc/table/few.cu
@@ -28,11 +28,11 @@ enum class LinearRoute : uint8_t {
   kMixedGroups,   // sc/tensor_core/row_groups.cu: rows in order of the group of their length
   kMixedChunks,   // sc/tensor_core/chunk_words.cu: a length for every (row, chunk)
   kMixedSorted,   // mixed/linear.cc: rows sorted by length on the host, each length by its SC route
-  kMixedGeneric,  // mixed/product.cu: any of them, one product at a time
+  kMixedGeneric,  // plain/product.cu: any of them
   // SC of experts.
   kExpertLookup,   // sc/experts/lookup.cu: every slot on its own, count rows in shared memory
   kExpertGroups,   // sc/tensor_core/grouped.cu: slots of an expert together, in tiles of 192, on binary wgmma
-  kExpertGeneric,  // families/experts.cu: any operator, one product at a time
+  kExpertGeneric,  // plain/product.cu: any operator
   // fp32.
   kExactVector,  // linear/exact.cu: 1 to 4 rows at a time, x in shared memory
   kExactBatch,   // linear/exact_batch.cu: up to 64 rows

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/sc/hardware/accumulator.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <string>
 
@@ -9,10 +8,13 @@
 
 namespace stoch {
 
-ScAccumulator::ScAccumulator(const ScOperator& op, int64_t most_dims)
-    : config_(op.config),
-      signs_apart_(op.code != ScCode::kAsymmetric && op.config.gate != ScGate::kXnor),
-      is_xnor_(op.config.gate == ScGate::kXnor) {
+ScAccumulator::ScAccumulator(const ScOperator& op, int64_t most_dims) : config_(op.config) {
+  view_.signs_apart = op.code != ScCode::kAsymmetric && config_.gate != ScGate::kXnor;
+  view_.is_xnor = config_.gate == ScGate::kXnor;
+  view_.acc_bits = config_.acc_bits;
+  view_.acc_group = config_.acc_group;
+  view_.fault_acc_bit = config_.fault_acc_bit;
+  view_.flips_register = config_.fault_acc > 0;
   if (config_.fault_product > 0) {
     const int64_t bits = most_dims * config_.stoc_len;
     if (bits >= int64_t{1} << 32) {
@@ -20,9 +22,11 @@ ScAccumulator::ScAccumulator(const ScOperator& op, int64_t most_dims)
                          std::to_string(config_.stoc_len) + " cycles: allowed are fewer than 2^32 bits in a sum");
     }
     flips_ = MakeBinomialTable(config_.fault_product, bits);
+    view_.product_flips = flips_->view();
   }
   if (config_.fault_acc > 0) {
     register_line_ = MakeBinomialLine(config_.fault_acc_bit >= 0 ? 1 : config_.acc_bits, config_.fault_acc);
+    view_.register_flips = register_line_.view();
   }
   if (config_.adder == ScAdder::kCounter) return;
   adder_ = std::make_unique<const ScAdderStreams>(op);
@@ -39,34 +43,6 @@ ScAccumulator::Row ScAccumulator::KeysOf(const ScSite& site, uint64_t row) const
   if (flips_ != nullptr) keys.product_key = FaultKey(config_.fault_seed, FaultKind::kProduct, site, row);
   if (config_.fault_acc > 0) keys.acc_key = FaultKey(config_.fault_seed, FaultKind::kAcc, site, row);
   return keys;
-}
-
-int64_t ScAccumulator::Clamp(int64_t acc) const {
-  if (config_.acc_bits == 0) return acc;
-  const int64_t limit = int64_t{1} << (config_.acc_bits - 1);
-  return std::clamp(acc, -limit, limit - 1);
-}
-
-int32_t ScAccumulator::Finish(int64_t acc, int64_t negatives, int64_t dims, int stoc_len, const Row& row,
-                              uint64_t column) const {
-  if (flips_ != nullptr) {
-    // Bits of which a flip subtracts, and all others.
-    const int64_t bits = dims * stoc_len;
-    const int64_t falling = is_xnor_ ? (bits + acc) / 2 : negatives * stoc_len + acc;
-    const int64_t change =
-        flips_->Flips(bits - falling, row.product_key, 0, column) - flips_->Flips(falling, row.product_key, 1, column);
-    acc += is_xnor_ ? 2 * change : change;
-  }
-  acc = Clamp(acc);
-  if (config_.fault_acc == 0 || config_.acc_bits == 0) return static_cast<int32_t>(acc);
-  auto word = static_cast<uint32_t>(acc);
-  if (config_.fault_acc_bit < 0) {
-    word ^= FlippedBits(register_line_, config_.acc_bits, row.acc_key, column);
-  } else if (register_line_.Flips(RandomBits(row.acc_key, 0, column)) > 0) {
-    word ^= uint32_t{1} << config_.fault_acc_bit;
-  }
-  const int unused = 32 - config_.acc_bits;
-  return static_cast<int32_t>(word << unused) >> unused;
 }
 
 int SignedCount(const ScOperator& op, int64_t d, int a, int b) {

@@ -9,14 +9,11 @@
 #include <utility>
 
 #include "kernels/base/check.h"
-#include "kernels/math/random.h"
 
 namespace stoch {
 namespace {
 
 constexpr double kLeastWeight = 0x1p-100;  // of the mode's
-constexpr int kDigitBits = 8;
-constexpr int64_t kBase = 1 << kDigitBits;
 
 // Probabilities of low, low + 1, ... flips, relative to the mode's. The order of operations belongs to the definition:
 // double rounds the same everywhere, without contraction.
@@ -50,13 +47,6 @@ Weights WeightsOf(int64_t n, double rate) {
 
 }  // namespace
 
-int64_t BinomialLine::Flips(uint64_t uniform) const {
-  // The first entry that is not above the number.
-  const auto end =
-      std::partition_point(entries.begin(), entries.end(), [uniform](uint64_t entry) { return entry > uniform; });
-  return first + (end - entries.begin());
-}
-
 BinomialLine MakeBinomialLine(int64_t n, double rate) {
   STOCH_CHECK(n >= 1 && rate > 0 && rate <= 1);
   if (rate == 1.0) return {n, {}};
@@ -83,29 +73,19 @@ BinomialLine MakeBinomialLine(int64_t n, double rate) {
   return line;
 }
 
-BinomialTable::BinomialTable(double rate, int64_t most) {
+BinomialTable::BinomialTable(double rate, int64_t most) : lines_(size_t{kDigits} * BinomialTableView::kBase) {
   int64_t unit = 1;
-  for (int i = 0; i < kDigits && unit <= most; ++i, unit *= kBase) {
-    for (int64_t d = 1; d < kBase && d * unit <= most; ++d) lines_[i].push_back(MakeBinomialLine(d * unit, rate));
+  for (int i = 0; i < kDigits && unit <= most; ++i, unit *= BinomialTableView::kBase) {
+    for (int64_t d = 1; d < BinomialTableView::kBase && d * unit <= most; ++d) {
+      lines_[static_cast<size_t>(i * BinomialTableView::kBase + d)] = MakeBinomialLine(d * unit, rate);
+    }
   }
-}
-
-int64_t BinomialTable::Flips(int64_t n, uint64_t key, uint64_t first_stream, uint64_t column) const {
-  int64_t flips = 0;
-  for (int i = 0; n > 0; ++i, n >>= kDigitBits) {
-    const int64_t digit = n % kBase;
-    if (digit == 0) continue;
-    const uint64_t uniform = RandomBits(key, first_stream + 2 * static_cast<uint64_t>(i), column);
-    flips += lines_[i][static_cast<size_t>(digit - 1)].Flips(uniform);
-  }
-  return flips;
+  for (const BinomialLine& line : lines_) views_.push_back(line.view());
 }
 
 int64_t BinomialTable::bytes() const {
-  int64_t bytes = 0;
-  for (const std::vector<BinomialLine>& lines : lines_) {
-    for (const BinomialLine& line : lines) bytes += static_cast<int64_t>(line.entries.size() * sizeof(uint64_t));
-  }
+  auto bytes = static_cast<int64_t>(views_.size() * sizeof(BinomialLineView));
+  for (const BinomialLine& line : lines_) bytes += static_cast<int64_t>(line.entries.size() * sizeof(uint64_t));
   return bytes;
 }
 
@@ -121,18 +101,6 @@ BinomialTablePtr MakeBinomialTable(double rate, int64_t most) {
     entry = table;
   }
   return table;
-}
-
-uint32_t FlippedBits(const BinomialLine& line, int bits, uint64_t key, uint64_t column) {
-  const auto flips = static_cast<int>(line.Flips(RandomBits(key, 0, column)));
-  uint32_t mask = 0;
-  for (int j = bits - flips; j < bits; ++j) {
-    const uint64_t draw = RandomBits(key, 1 + static_cast<uint64_t>(j), column);
-    // The upper half of a 128-bit product: uniform in 0..j.
-    const auto t = static_cast<int>((static_cast<unsigned __int128>(draw) * static_cast<unsigned>(j + 1)) >> 64);
-    mask |= (mask >> t & 1u) != 0 ? 1u << j : 1u << t;
-  }
-  return mask;
 }
 
 }  // namespace stoch

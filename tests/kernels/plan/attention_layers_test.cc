@@ -79,6 +79,10 @@ TEST(AttentionLayers, WhichKernelsTakeTheLengths) {
   gate.halve = false;
   gate.gate = ScGate::kXnor;
   EXPECT_EQ(LengthsOf(Uniform(gate)), Lengths::kAny);
+  ScConfig hardware = Plain();
+  hardware.acc_bits = 14;
+  EXPECT_EQ(LengthsOf(Uniform(hardware)), Lengths::kAny);
+  EXPECT_EQ(LengthsOf(Mixed({128, 64}, hardware)), Lengths::kAny);
   // One product decides for both.
   Products one = Uniform();
   one.av_extras = Mixed({128, 64}).av_extras;
@@ -87,6 +91,28 @@ TEST(AttentionLayers, WhichKernelsTakeTheLengths) {
   EXPECT_EQ(LengthsOf(one), Lengths::kAny);
   one.qk = MakeScOperator(integers);
   EXPECT_EQ(LengthsOf(one), Lengths::kAny);
+}
+
+// Whole windows have kernels of uniform lengths, or the plain one; factors of q and k have the plain one alone.
+TEST(AttentionLayers, WindowsAndFactors) {
+  KvCacheSpec spec;
+  spec.num_layers = 1;
+  spec.num_kv_heads = 1;
+  spec.head_dim = 128;
+  spec.num_pages = 1;
+  spec.qk = spec.av = MakeScOperator(Plain());
+  for (const AttentionMode mode : {AttentionMode::kPerToken, AttentionMode::kPerRow}) {
+    spec.mode = mode;
+    spec.layers.clear();
+    spec.smooths_qk = false;
+    EXPECT_EQ(MakeAttentionLayers(spec, 1).at(0).lengths, Lengths::kUniform);
+    spec.smooths_qk = true;
+    EXPECT_EQ(MakeAttentionLayers(spec, 1).at(0).lengths, Lengths::kAny);
+    spec.smooths_qk = false;
+    spec.layers = {Mixed({128, 64})};
+    EXPECT_EQ(MakeAttentionLayers(spec, 1).at(0).lengths,
+              mode == AttentionMode::kPerToken ? Lengths::kByTile : Lengths::kAny);
+  }
 }
 
 // The streams of K and V are those of the longest, or of the next length that wide tiles have.

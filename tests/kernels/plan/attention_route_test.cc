@@ -103,13 +103,16 @@ TEST(AttentionRoute, EveryOneIsTaken) {
   by_tile.longest_qk = by_tile.longest_av = Halved();
   AttentionShape any = by_row;
   any.lengths = AttentionLengths::kAny;
+  AttentionShape any_window = any;
+  any_window.mode = AttentionMode::kPerRow;
   const std::vector<AttentionShape> shapes = {Llama(),
                                               Shape(32, 8, 128, Halved(), AttentionMode::kPerHead),
                                               Exact(Precision::kFp32),
                                               Exact(Precision::kFp16),
                                               by_row,
                                               by_tile,
-                                              any};
+                                              any,
+                                              any_window};
   for (test::GpuModel gpu : test::GpuModels()) {
     for (const bool is_shared : {false, true}) {
       gpu.traits.is_shared = is_shared;

@@ -46,7 +46,7 @@ __device__ __forceinline__ void QuantizePosted(const SplitArgs& args, const Stri
   }
   const KvPlace at = PlaceOf(a.kv, b.pages, position);
   StoreCodes(a.kv, !is_v, at.page, b.heads.kv_head, at.slot, x, kHalf, lane, scale,
-             [&](float value) { return SignMagnitude(BipolarLevel(value, scale, q_max)); });
+             [&](int /*dim*/, float value) { return SignMagnitude(BipolarLevel(value, scale, q_max)); });
 }
 
 // The block's queries, once the previous kernel has ended: as that one left them, or as it posts them, then with codes at

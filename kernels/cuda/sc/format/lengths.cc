@@ -52,20 +52,6 @@ std::vector<uint8_t> SlotsOfLevels(const ScExtras& extras) {
   return slots;
 }
 
-LengthTable MakeTable(TableCache& cache, const ScOperator& op) {
-  LengthTable table;
-  table.gain = op.gain;
-  if (op.wide_counts.empty()) {
-    const ScTables& tables = cache.Get(op);
-    table.counts16 = tables.counts16;
-    table.mask_bits = tables.masks - 1;
-  } else {
-    table.counts32 = cache.Wide(op);
-    table.mask_bits = op.masks - 1;
-  }
-  return table;
-}
-
 // The tables in bytes, or nothing where a length has none. `zeros`: counts of length 0.
 std::vector<ByteTable> MakeByteTables(TableCache& cache, const std::vector<ScOperatorPtr>& by_slot,
                                       const uint8_t* zeros) {
@@ -153,6 +139,21 @@ Groups MakeGroups(TableCache& cache, const std::vector<ScOperatorPtr>& by_slot) 
 
 }  // namespace
 
+LengthTable MakeLengthTable(TableCache& cache, const ScOperator& op) {
+  LengthTable table;
+  table.gain = op.gain;
+  table.stoc_len = op.config.stoc_len;
+  if (op.wide_counts.empty()) {
+    const ScTables& tables = cache.Get(op);
+    table.counts16 = tables.counts16;
+    table.mask_bits = tables.masks - 1;
+  } else {
+    table.counts32 = cache.Wide(op);
+    table.mask_bits = op.masks - 1;
+  }
+  return table;
+}
+
 LengthTables::LengthTables(Device device, TableCache& cache, const ScOperatorPtr& op, const ScExtras* extras) {
   std::vector<ScOperatorPtr> by_slot{op};
   if (extras != nullptr && !extras->by_length.empty()) by_slot = extras->by_length;
@@ -161,7 +162,7 @@ LengthTables::LengthTables(Device device, TableCache& cache, const ScOperatorPtr
   for (const ScOperatorPtr& one : by_slot) {
     // An operator of one mask may have been repeated for its neighbours; equal rows, so the original serves.
     const ScOperatorPtr original = one == nullptr ? nullptr : MakeScOperator(one->config);
-    tables.push_back(original == nullptr ? LengthTable{} : MakeTable(cache, *original));
+    tables.push_back(original == nullptr ? LengthTable{} : MakeLengthTable(cache, *original));
     if (first == nullptr) first = one.get();
   }
   STOCH_CHECK(first != nullptr);

@@ -21,7 +21,10 @@ struct LengthTable {
   const int32_t* counts32 = nullptr;  // in its place where entries need more than 16 bits
   int32_t mask_bits = 0;              // masks - 1
   float gain = 0.0f;
+  int32_t stoc_len = 0;
 };
+// The table of an operator by itself.
+LengthTable MakeLengthTable(TableCache& cache, const ScOperator& op);
 
 // The same as kernels read it that keep rows of counts in shared memory, a byte a count (ScTables::counts8). Of length 0
 // every count is 0.

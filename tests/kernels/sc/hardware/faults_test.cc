@@ -243,7 +243,7 @@ TEST(Words, FlipSubsetsOfTheirBitsAlike) {
   }
   std::map<int64_t, int64_t> counts;
   constexpr int64_t kDraws = 50000;
-  for (int64_t i = 0; i < kDraws; ++i) ++counts[FlippedBits(line, kBits, 31, static_cast<uint64_t>(i))];
+  for (int64_t i = 0; i < kDraws; ++i) ++counts[FlippedBits(line.view(), kBits, 31, static_cast<uint64_t>(i))];
   EXPECT_LT(ZOf(counts, exact, kDraws), kMostZ);
 }
 

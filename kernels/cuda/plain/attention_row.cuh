@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One row and query head of attention with extras, by a block. Included by mixed.cu alone.
+// One row and query head of attention of any setting, by a block. Included by attention.cu alone.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,10 @@
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/device/lengths.cuh"
 #include "kernels/cuda/device/quantizer.cuh"
+#include "kernels/cuda/plain/gates.cuh"
+#include "kernels/cuda/sc/format/hardware.h"
 
-namespace stoch::cuda::attention_mixed {
+namespace stoch::cuda::plain_attention {
 
 inline constexpr int kThreads = kRowLanes;
 inline constexpr int kMaxHeadDim = 256;
@@ -22,6 +24,8 @@ struct RowArgs {
   AttentionArgs attention;
   DilatedPairs pairs;
   LengthView qk, av;
+  HardwareView qk_hardware, av_hardware;
+  uint64_t qk_site = 0, av_site = 0;  // ScSite::number of query head 0
   bool int_av = false;
   Phase phase = Phase::kWhole;
   const uint8_t* q_codes = nullptr;  // [rows][heads][head_dim]
@@ -46,6 +50,59 @@ __device__ inline bool IsPruned(const LengthTable& table) {
   return table.counts16 == nullptr && table.counts32 == nullptr;
 }
 
+// The accumulator of one output, dimension by dimension, in hardware that may not be ideal.
+class PlainSum {
+ public:
+  // skipped: dimensions of its chunk before the first one that is added, which count nothing.
+  __device__ PlainSum(const LengthView& view, const LengthTable& table, const HardwareView& hardware, int64_t skipped)
+      : view_(view), table_(table), hardware_(hardware), gates_(hardware.gates) {
+    if (hardware.gates.steps != nullptr) gates_.Skip(static_cast<int>(skipped % hardware.gates.group));
+    const int group = hardware.accumulator.acc_group;
+    left_ = group == 0 ? 0 : group - static_cast<int>(skipped % group);
+  }
+
+  __device__ void Add(int64_t dim, int a, int b) {
+    if (view_.code == ScCode::kSignMagnitude) {
+      negatives_ += ((a ^ b) & 0x80) != 0 ? 1 : 0;
+    } else {
+      negatives_ += (a < view_.q_max) != (b < view_.q_max) ? 1 : 0;
+    }
+    ++dims_;
+    if (hardware_.gates.steps != nullptr) return gates_.Add(dim % hardware_.gates.masks, a, b);
+    part_ += SignedCount(view_, table_, dim, a, b);
+    if (hardware_.accumulator.acc_group == 0 || --left_ > 0) return;
+    Clamp();
+  }
+  __device__ int32_t Finish(const ScAccumulatorView::Row& keys, uint64_t column) {
+    int64_t acc = part_;
+    if (hardware_.gates.steps != nullptr) {
+      gates_.End();
+      acc = gates_.total();
+    } else if (hardware_.accumulator.acc_group > 0) {
+      Clamp();
+      acc = acc_;
+    }
+    const int64_t negatives = hardware_.accumulator.wants_negatives() ? negatives_ : 0;
+    return hardware_.accumulator.Finish(acc, negatives, dims_, table_.stoc_len, keys, column);
+  }
+
+ private:
+  __device__ void Clamp() {
+    acc_ = hardware_.accumulator.Clamp(acc_ + part_);
+    part_ = 0;
+    left_ = hardware_.accumulator.acc_group;
+  }
+
+  const LengthView& view_;
+  const LengthTable& table_;
+  const HardwareView& hardware_;
+  GateSum gates_;
+  int64_t acc_ = 0;
+  int32_t part_ = 0, negatives_ = 0;
+  int64_t dims_ = 0;
+  int left_;  // dimensions until the register clamps
+};
+
 struct Row {
   const RowArgs& args;
   const AttentionArgs& a;
@@ -57,6 +114,7 @@ struct Row {
   const int32_t* pages;
   float* scores;
   int64_t vector;
+  uint64_t fault_row;
 
   __device__ Row(const RowArgs& row_args, AdmittedRow& admitted_row)
       : args(row_args), a(row_args.attention), kv(row_args.attention.kv), admitted(admitted_row) {
@@ -69,6 +127,7 @@ struct Row {
     pages = a.pass.pages + static_cast<int64_t>(info.sequence) * a.pass.max_pages;
     scores = args.scores + (static_cast<int64_t>(blockIdx.y) * a.num_heads + head) * args.stride;
     vector = static_cast<int64_t>(row) * a.num_heads + head;
+    fault_row = FaultRow(a.pass.sequences[info.sequence].number, info.position);
     admitted.Find(args.pairs, head, info.position, first_seen);
   }
   __device__ int32_t page(int64_t t) const { return pages[t >> kv.page_shift]; }
@@ -79,10 +138,52 @@ struct Row {
     return args.pairs.count == 0 ? 1 : admitted.Times(static_cast<int>(t));
   }
   __device__ float* out() const { return a.out + row * a.out_stride + static_cast<int64_t>(head) * kv.head_dim; }
+  __device__ uint64_t KeyOf(uint64_t seed, FaultKind kind, uint64_t site) const {
+    return RandomBits(SiteKey(seed, kind, site + static_cast<uint64_t>(head)), 0, fault_row);
+  }
+  __device__ ScAccumulatorView::Row KeysOf(const HardwareView& hardware, uint64_t site) const {
+    return {KeyOf(hardware.seed, FaultKind::kProduct, site), KeyOf(hardware.seed, FaultKind::kAcc, site)};
+  }
+  // The code of the weight of position t as it is read.
+  __device__ uint8_t ReadWeight(uint8_t code, int64_t t) const {
+    const HardwareView& hardware = args.av_hardware;
+    if (!hardware.activation.any() || t < first_seen) return code;
+    int level = 0;
+    return hardware.activation.ReadCode(code, KeyOf(hardware.seed, FaultKind::kActivation, args.av_site),
+                                        static_cast<uint64_t>(t), &level);
+  }
+  // The code of channel `dim` of the value at position t.
+  __device__ int value(int64_t t, int dim) const {
+    const auto* v = reinterpret_cast<const uint8_t*>(kv.v_words);
+    return v[kv.VWord(page(t), kv_head, slot(t) / 4, dim) * 4 + slot(t) % 4];
+  }
   __device__ float weight(int64_t t) const { return scores[t] * kv.v_scales[kv.Scale(page(t), kv_head, slot(t))]; }
 };
 
+// The accumulator of q and the key at position t.
+template <bool kHardware>
+__device__ inline int32_t Product(const Row& r, const LengthTable& table, const uint8_t* q, int32_t page, int64_t t) {
+  const auto for_dims = [&](const auto& add) {
+    for (int d = 0; d < r.kv.head_dim; d += 4) {
+      const uint32_t word = r.kv.k_words[r.kv.KWord(page, r.kv_head, d / 4, r.slot(t))];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) add(d + i, static_cast<int>(word >> 8 * i & 0xff));
+    }
+  };
+  if constexpr (kHardware) {
+    if (r.args.qk_hardware.finishes) {
+      PlainSum sum(r.args.qk, table, r.args.qk_hardware, 0);
+      for_dims([&](int d, int code) { sum.Add(d, q[d], code); });
+      return sum.Finish(r.KeysOf(r.args.qk_hardware, r.args.qk_site), FaultColumn(0, t));
+    }
+  }
+  int32_t acc = 0;
+  for_dims([&](int d, int code) { acc += SignedCount(r.args.qk, table, d, q[d], code); });
+  return acc;
+}
+
 // Scores of the row, -inf where it does not see.
+template <bool kHardware>
 __device__ inline void Score(const Row& r, const uint8_t* q) {
   const LengthTable table = r.args.qk.tables[r.args.q_slots == nullptr ? 0 : r.args.q_slots[r.vector]];
   const float q_scale = r.args.q_scales[r.vector];
@@ -90,14 +191,7 @@ __device__ inline void Score(const Row& r, const uint8_t* q) {
     float score = BitsToFloat(0xff800000u);
     if (r.Times(t) > 0) {
       const int32_t page = r.page(t);
-      int32_t acc = 0;
-      for (int d = 0; d < r.kv.head_dim && !IsPruned(table); d += 4) {
-        const uint32_t word = r.kv.k_words[r.kv.KWord(page, r.kv_head, d / 4, r.slot(t))];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          acc += SignedCount(r.args.qk, table, d + i, q[d + i], static_cast<int>(word >> 8 * i & 0xff));
-        }
-      }
+      const int32_t acc = IsPruned(table) ? 0 : Product<kHardware>(r, table, q, page, t);
       const float k_scale = r.kv.k_scales[r.kv.Scale(page, r.kv_head, r.slot(t))];
       score = BipolarProduct(acc, table.gain, q_scale, k_scale) * r.a.inv_sqrt;
     }
@@ -125,6 +219,18 @@ __device__ inline bool Softmax(const Row& r, float* shared) {
   return true;
 }
 
+// SumValues of hardware that takes positions in order, a thread a channel; `begin` begins chunk c.
+__device__ inline int32_t FinishValues(const Row& r, const LengthTable& table, int64_t begin, int64_t end, int64_t c) {
+  const int dim = static_cast<int>(threadIdx.x);
+  if (dim >= r.kv.head_dim || IsPruned(table)) return 0;
+  const HardwareView& hardware = r.args.av_hardware;
+  const int64_t first = max(begin, static_cast<int64_t>(r.first_seen));
+  if (first >= end) return 0;
+  PlainSum sum(r.args.av, table, hardware, first - begin);
+  for (int64_t t = first; t < end; ++t) sum.Add(t, static_cast<int>(FloatToBits(r.scores[t])), r.value(t, dim));
+  return sum.Finish(r.KeysOf(hardware, r.args.av_site), FaultColumn(c, dim));
+}
+
 // The sum of p v over positions [begin, end), whose codes are in `scores`; in threads below head_dim.
 __device__ inline int32_t SumValues(const Row& r, const LengthTable& table, int64_t begin, int64_t end, int32_t* sums) {
   const int head_dim = r.kv.head_dim;
@@ -135,13 +241,10 @@ __device__ inline int32_t SumValues(const Row& r, const LengthTable& table, int6
   const int64_t from = max(begin, static_cast<int64_t>(r.first_seen) >> r.kv.page_shift << r.kv.page_shift);
   int32_t acc = 0;
   if (group < groups && !IsPruned(table)) {
-    const auto* v = reinterpret_cast<const uint8_t*>(r.kv.v_words);
     for (int64_t t = from + group; t < end; t += groups) {
       if (r.args.pairs.count > 0 && r.Times(t) == 0) continue;
       const int code = static_cast<int>(FloatToBits(r.scores[t]));
-      const int slot = r.slot(t);
-      const int value = v[r.kv.VWord(r.page(t), r.kv_head, slot / 4, dim) * 4 + slot % 4];
-      acc += SignedCount(r.args.av, table, t, code, value);
+      acc += SignedCount(r.args.av, table, t, code, r.value(t, dim));
     }
   }
   __syncthreads();
@@ -155,6 +258,7 @@ __device__ inline int32_t SumValues(const Row& r, const LengthTable& table, int6
 }
 
 // Probabilities, times the scales of v, to codes, to the output.
+template <bool kHardware>
 __device__ inline void Output(const Row& r, const LengthTable& table, float* shared, int32_t* sums) {
   const ScopeParams params{r.args.av.code, r.args.av.q_max, r.args.av.scale_floor};
   const int64_t chunk = r.args.int_av ? kIntChunk : r.visible;
@@ -170,10 +274,14 @@ __device__ inline void Output(const Row& r, const LengthTable& table, float* sha
     const ScopeQuantizer scope(params, e);
     if (threadIdx.x == 0 && !scope.finite) r.a.reporter.Report();
     for (int64_t t = begin + threadIdx.x; t < end; t += kThreads) {
-      r.scores[t] = BitsToFloat(static_cast<uint32_t>(scope.Code(params, r.weight(t))));
+      uint8_t code = scope.Code(params, r.weight(t));
+      if constexpr (kHardware) code = r.ReadWeight(code, t);
+      r.scores[t] = BitsToFloat(static_cast<uint32_t>(code));
     }
     __syncthreads();
-    const int32_t sum = SumValues(r, table, begin, end, sums);
+    const bool finishes = kHardware && r.args.av_hardware.finishes;
+    const int32_t sum =
+        finishes ? FinishValues(r, table, begin, end, begin / chunk) : SumValues(r, table, begin, end, sums);
     y = r.args.int_av ? y + static_cast<float>(sum) * scope.scale
                       : (static_cast<float>(sum) * table.gain) * scope.scale;
   }
@@ -181,4 +289,4 @@ __device__ inline void Output(const Row& r, const LengthTable& table, float* sha
   r.out()[threadIdx.x] = y;
 }
 
-}  // namespace stoch::cuda::attention_mixed
+}  // namespace stoch::cuda::plain_attention

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of products with extras: metrics of rows, quantized parts, and counts from a table for each length.
+// Rows of products with extras: their metrics, quantized parts, and copies in order of their lengths.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,8 @@ struct MixedRows {
   int64_t stride = 0;
   int64_t rows = 0;
   int64_t cols = 0;
+  const uint64_t* fault_rows = nullptr;  // as of a HardwareSite
+  int64_t row_slots = 1;                 // rows that share one
 };
 
 // Scratch of a part, besides its rows.
@@ -35,11 +37,6 @@ void LaunchRowMetrics(DeviceContext& ctx, const MixedRows& input, const MixedPar
 // The part's channels of f(x), divided by their smoothing and quantized as side a.
 ScActivationView LaunchQuantizePart(DeviceContext& ctx, const MixedRows& input, const MixedPart& part,
                                     const float* smooth, const MixedScratch& scratch, const SiteReporter& reporter);
-
-// out = or += a @ w^T (+ addend, F32 [rows, weight rows]).
-// Bits: docs/research.md#mixed-lengths.
-void LaunchMixedProduct(DeviceContext& ctx, const ScActivationView& a, const MixedPart& part, const RowSlots& slots,
-                        const LinearOutput& out, const float* addend);
 
 // to[i * stride + j] = channel j of the part of row order[i], divided by its smoothing.
 void LaunchGatherRows(DeviceContext& ctx, const MixedRows& input, const MixedPart& part, const float* smooth,

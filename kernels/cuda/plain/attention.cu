@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// A block per row and query head, scores in memory, one product at a time from the table of its length.
+#include <algorithm>
+
+#include "kernels/cuda/attention/mixed.h"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/plain/attention_append.h"
+#include "kernels/cuda/plain/attention_row.cuh"
+
+namespace stoch::cuda {
+namespace plain_attention {
+namespace {
+
+template <bool kHardware>
+__global__ void __launch_bounds__(kThreads) PlainRowKernel(const __grid_constant__ RowArgs args) {
+  __shared__ __align__(16) float shared[kRowLanes];
+  __shared__ int32_t sums[kThreads];
+  __shared__ uint8_t q[kMaxHeadDim];
+  __shared__ AdmittedRow admitted;
+  const Row r(args, admitted);
+  for (int d = static_cast<int>(threadIdx.x); d < r.kv.head_dim; d += kThreads) {
+    q[d] = args.q_codes[r.vector * r.kv.head_dim + d];
+  }
+  __syncthreads();
+  Score<kHardware>(r, q);
+  __syncthreads();
+  if (!Softmax(r, shared)) {  // nothing is admitted
+    if (static_cast<int>(threadIdx.x) < r.kv.head_dim) r.out()[threadIdx.x] = 0.0f;
+    return;
+  }
+  uint8_t slot = 0;
+  if (args.av.has_rule && args.phase != Phase::kOutputs) {
+    const float metric =
+        BlockMetric(args.av.metric, args.av.sign, r.visible, shared, [&](int64_t t) { return r.scores[t]; });
+    if (args.phase == Phase::kMetrics) {
+      if (threadIdx.x == 0) args.p_metrics[r.vector] = metric;
+      return;
+    }
+    slot = SlotOfLevel(args.av, FixedLevel(args.av, metric), 0);
+    if (threadIdx.x == 0) args.p_slots[r.vector] = slot;
+  }
+  if (args.phase == Phase::kOutputs) slot = args.p_slots[r.vector];
+  Output<kHardware>(r, args.av.tables[slot], shared, sums);
+}
+
+}  // namespace
+}  // namespace plain_attention
+
+void LaunchPlainAttention(DeviceContext& ctx, const AttentionArgs& args, const AttentionCall& call,
+                          const MixedProducts& products, const DilatedPairs& pairs, const CudaPass& pass) {
+  using namespace plain_attention;  // NOLINT(google-build-using-namespace): of this file
+  const LengthView& qk = products.qk.view();
+  const LengthView& av = products.av.view();
+  // Sizes by the limits of the pass alone: a recorded graph takes what the pass before it took.
+  const PassLimits& limits = pass.limits();
+  const int64_t stride = limits.max_pages_per_sequence * args.kv.page_tokens;
+  AttentionShape shape;
+  shape.num_heads = args.num_heads;
+  const int64_t rows_at_once = MixedRowsAtOnce(shape, {limits.max_rows, limits.max_sequences, stride});
+  const int64_t vectors = limits.max_rows * args.num_heads;
+  Scratch scratch(ctx.workspace);
+  auto* const q_codes = scratch.Take<uint8_t>(vectors * args.kv.head_dim);
+  auto* const q_scales = scratch.Take<float>(vectors);
+  auto* const metrics = scratch.Take<float>(vectors);
+  auto* const q_slots = scratch.Take<uint8_t>(vectors);
+  auto* const p_slots = scratch.Take<uint8_t>(vectors);
+  auto* const extremes = scratch.Take<float>(2);
+  auto* const scores = scratch.Take<float>(rows_at_once * args.num_heads * stride);
+
+  LaunchAppend(ctx, args, call, products, {.codes = q_codes, .scales = q_scales});
+
+  const auto heads = static_cast<unsigned>(args.num_heads);
+  const auto for_rows = [&](const auto& launch) {
+    for (int64_t first = 0; first < args.rows; first += rows_at_once) {
+      launch(static_cast<int32_t>(first), static_cast<unsigned>(std::min(rows_at_once, args.rows - first)));
+    }
+  };
+  RowArgs row_args;
+  if (products.qk_hardware != nullptr) row_args.qk_hardware = products.qk_hardware->view();
+  if (products.av_hardware != nullptr) row_args.av_hardware = products.av_hardware->view();
+  row_args.qk_site = SiteNumber(call, kQkOperator, call.first_head);
+  row_args.av_site = SiteNumber(call, kAvOperator, call.first_head);
+  row_args.attention = args;
+  row_args.pairs = pairs;
+  row_args.qk = qk;
+  row_args.av = av;
+  row_args.int_av = products.int_av;
+  row_args.q_codes = q_codes;
+  row_args.q_scales = q_scales;
+  row_args.p_metrics = metrics;
+  row_args.p_slots = p_slots;
+  row_args.scores = scores;
+  row_args.stride = stride;
+  if (qk.has_rule) {
+    LaunchQueryMetrics(ctx, args, qk, metrics);
+    DispatchCalls(ctx, qk, args, pass, ctx.IsRecording(), metrics, extremes, q_slots);
+    row_args.q_slots = q_slots;
+  }
+  const bool is_ideal = products.qk_hardware == nullptr && products.av_hardware == nullptr;
+  const auto row_kernel = is_ideal ? PlainRowKernel<false> : PlainRowKernel<true>;
+  const auto run = [&](Phase phase) {
+    row_args.phase = phase;
+    for_rows([&](int32_t first, unsigned rows) {
+      row_args.first_row = first;
+      row_kernel<<<dim3(heads, rows), kThreads, 0, ctx.stream>>>(row_args);
+      STOCH_CUDA_LAUNCH("PlainRowKernel");
+    });
+  };
+  if (av.alone()) {
+    run(Phase::kWhole);
+  } else {
+    run(Phase::kMetrics);
+    DispatchCalls(ctx, av, args, pass, ctx.IsRecording(), metrics, extremes, p_slots);
+    run(Phase::kOutputs);
+  }
+  ShowMixedLengths(ctx, args, call.site, products, pass, {.q_slots = q_slots, .p_slots = p_slots});
+}
+
+}  // namespace stoch::cuda

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "kernels/cuda/attention/append.cuh"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/device/length_dispatch.h"
+#include "kernels/cuda/device/quantizer.cuh"
+#include "kernels/cuda/plain/attention_append.h"
+#include "kernels/cuda/runtime/launch.h"
+
+namespace stoch::cuda::plain_attention {
+namespace {
+
+constexpr int kThreads = kRowLanes;
+constexpr int kAppendWarps = 4;
+constexpr int64_t kMetricRows = 32768;  // of a launch: gridDim.y is limited to 65535
+
+struct AppendArgs {
+  AttentionArgs attention;
+  ScopeParams qk, av;
+  const float* smooth = nullptr;  // AttentionCall::qk_smooth, or null
+  HardwareView qk_hardware, av_hardware;
+  uint64_t qk_site = 0;                   // ScSite::number of query head 0, and of
+  uint64_t qk_key_site = 0, av_site = 0;  // the first KV head
+  AppendedQueries queries;
+};
+
+// Codes as they are read, by the draws of their token and head.
+struct FaultyReader {
+  const HardwareView& hardware;
+  const ScWordFaultView& words;
+  uint64_t key = 0;
+
+  __device__ FaultyReader(const HardwareView& view, FaultKind kind, uint64_t site, uint64_t row)
+      : hardware(view), words(kind == FaultKind::kWeight ? view.weight : view.activation) {
+    if (words.any()) key = RandomBits(SiteKey(view.seed, kind, site), 0, row);
+  }
+  __device__ uint8_t operator()(uint8_t code, int column) const {
+    if (!words.any()) return code;
+    int level = 0;
+    return words.ReadCode(code, key, static_cast<uint64_t>(column), &level);
+  }
+};
+
+// q / s or k * s, s of the KV head.
+__device__ void Smooth(HeadVector<>& x, const float* factors, bool is_q, int half, int lane) {
+  HeadVector<> s;
+  LoadHead(s, factors, half, lane);
+#pragma unroll
+  for (int j = 0; j < kMaxPairs; ++j) {
+    if (lane + 32 * j >= half) continue;
+    x.low[j] = is_q ? x.low[j] / s.low[j] : x.low[j] * s.low[j];
+    x.high[j] = is_q ? x.high[j] / s.high[j] : x.high[j] * s.high[j];
+  }
+}
+
+// One warp per row and head: RoPE; q in place, and divided by the factors where it goes, k and v into the cache.
+__global__ void __launch_bounds__(kAppendWarps * 32) PlainAppendKernel(const __grid_constant__ AppendArgs args) {
+  const AttentionArgs& a = args.attention;
+  StartNext();
+  WaitForPrevious();
+  a.reporter.Begin();
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+  HeadJob job;
+  if (!job.Find(a, static_cast<int>(blockIdx.x) * kAppendWarps + static_cast<int>(threadIdx.x >> 5))) return;
+  const int64_t row = job.row;
+  const int head = job.head;
+  const int head_dim = a.kv.head_dim;
+  const int half = head_dim / 2;
+  const int32_t sequence = a.pass.row_sequence[row];
+  const uint64_t fault_row = FaultRow(a.pass.sequences[sequence].number, job.position);
+  HeadVector<> x;
+  job.Load(a, x, lane);
+  if (job.is_q) {
+    float* to = a.q + row * a.q_stride + head * head_dim;  // lengths go by q as it was before
+    ForEachDim(x, half, lane, [&](int i, float value) { to[i] = value; });
+  }
+  if (args.smooth != nullptr && (job.is_q || job.is_k)) {
+    Smooth(x, args.smooth + (job.is_q ? head / a.group : head) * head_dim, job.is_q, half, lane);
+  }
+  const int32_t page = a.pass.pages[int64_t{sequence} * a.pass.max_pages + (job.position >> a.kv.page_shift)];
+  const int slot = job.position & (a.kv.page_tokens - 1);
+  if (args.queries.q_values != nullptr) {  // floats, which every pass quantizes again
+    float* to = args.queries.q_values + (row * a.num_heads + head) * head_dim;
+    if (!job.is_q) to = (job.is_k ? a.kv.k : a.kv.v) + a.kv.Value(page, head, slot);
+    const float largest = WarpMaxAbs(x);
+    if (lane == 0 && !IsFinite(largest)) a.reporter.Report();
+    ForEachDim(x, half, lane, [&](int i, float value) { to[i] = value; });
+    return;
+  }
+  Extremes e;
+  e.max_abs_bits = FloatToBits(WarpMaxAbs(x));
+  const ScopeParams& params = job.is_q || job.is_k ? args.qk : args.av;
+  const ScopeQuantizer scope(params, e);
+  if (lane == 0 && !scope.finite) a.reporter.Report();
+  if (job.is_q) {
+    const int64_t vector = row * a.num_heads + head;
+    if (lane == 0) args.queries.scales[vector] = scope.scale;
+    const FaultyReader read(args.qk_hardware, FaultKind::kActivation, args.qk_site + head, fault_row);
+    ForEachDim(x, half, lane, [&](int i, float value) {
+      args.queries.codes[vector * head_dim + i] = read(scope.Code(params, value), i);
+    });
+    return;
+  }
+  const FaultyReader read(job.is_k ? args.qk_hardware : args.av_hardware, FaultKind::kWeight,
+                          (job.is_k ? args.qk_key_site : args.av_site) + head, fault_row);
+  StoreCodes(a.kv, job.is_k, page, head, slot, x, half, lane, scope.scale,
+             [&](int i, float value) { return read(scope.Code(params, value), i); });
+}
+
+// A block per row and head, of q after RoPE.
+__global__ void __launch_bounds__(kThreads)
+    QueryMetricKernel(const AttentionArgs a, const LengthView view, int32_t first_row, float* metrics) {
+  __shared__ float shared[kRowLanes];
+  const int64_t row = first_row + static_cast<int32_t>(blockIdx.y);
+  const int64_t head = blockIdx.x;
+  const float* q = a.q + row * a.q_stride + head * a.kv.head_dim;
+  const float metric = BlockMetric(view.metric, view.sign, a.kv.head_dim, shared, [&](int64_t i) { return q[i]; });
+  if (threadIdx.x == 0) metrics[row * a.num_heads + head] = metric;
+}
+
+AppendArgs AppendArgsOf(const AttentionArgs& args, const AttentionCall& call, const MixedProducts& products) {
+  const LengthView& qk = products.qk.view();
+  const LengthView& av = products.av.view();
+  AppendArgs append;
+  append.attention = args;
+  append.qk = {qk.code, qk.q_max, qk.scale_floor};
+  append.av = {av.code, av.q_max, av.scale_floor};
+  append.smooth = call.qk_smooth.ptr<const float>();
+  if (products.qk_hardware != nullptr) append.qk_hardware = products.qk_hardware->view();
+  if (products.av_hardware != nullptr) append.av_hardware = products.av_hardware->view();
+  const int64_t first_kv_head = call.first_head / args.group;
+  append.qk_site = SiteNumber(call, kQkOperator, call.first_head);
+  append.qk_key_site = SiteNumber(call, kQkOperator, first_kv_head);
+  append.av_site = SiteNumber(call, kAvOperator, first_kv_head);
+  return append;
+}
+
+void DispatchRows(DeviceContext& ctx, const LengthView& view, int64_t heads, int64_t first_row, int64_t rows,
+                  const float* metrics, float* extremes, uint8_t* slots) {
+  if (view.scope != ScLengthScope::kFractions) {
+    LaunchDispatch(ctx.stream, view, metrics, 1, 1, {first_row * heads, rows * heads, 1}, extremes, slots);
+    return;
+  }
+  for (int64_t head = 0; head < heads; ++head) {  // fractions are of the rows of a head
+    LaunchDispatch(ctx.stream, view, metrics, 1, 1, {first_row * heads + head, rows, heads}, extremes, slots);
+  }
+}
+
+}  // namespace
+
+void DispatchSequence(DeviceContext& ctx, const LengthView& view, const AttentionArgs& args,
+                      const PassSequence& sequence, const float* metrics, float* extremes, uint8_t* slots) {
+  DispatchRows(ctx, view, args.num_heads, sequence.first_row, sequence.num_rows, metrics, extremes, slots);
+}
+
+void DispatchCalls(DeviceContext& ctx, const LengthView& view, const AttentionArgs& a, const CudaPass& pass,
+                   bool recording, const float* metrics, float* extremes, uint8_t* slots) {
+  if (recording || view.alone()) return DispatchRows(ctx, view, a.num_heads, 0, a.rows, metrics, extremes, slots);
+  for (const PassSequence& sequence : pass.sequences()) {
+    DispatchSequence(ctx, view, a, sequence, metrics, extremes, slots);
+  }
+}
+
+void LaunchAppend(DeviceContext& ctx, const AttentionArgs& args, const AttentionCall& call,
+                  const MixedProducts& products, const AppendedQueries& queries) {
+  AppendArgs append = AppendArgsOf(args, call, products);
+  append.queries = queries;
+  const int64_t jobs = static_cast<int64_t>(args.rows) * (args.num_heads + 2 * args.kv.num_kv_heads);
+  LaunchOverlapped(ctx, &PlainAppendKernel, dim3(static_cast<unsigned>((jobs + kAppendWarps - 1) / kAppendWarps)),
+                   dim3(kAppendWarps * 32), 0, append);
+}
+
+void LaunchQueryMetrics(DeviceContext& ctx, const AttentionArgs& args, const LengthView& view, float* metrics) {
+  for (int64_t first = 0; first < args.rows; first += kMetricRows) {
+    const dim3 grid(static_cast<unsigned>(args.num_heads),
+                    static_cast<unsigned>(std::min(kMetricRows, args.rows - first)));
+    QueryMetricKernel<<<grid, kThreads, 0, ctx.stream>>>(args, view, static_cast<int32_t>(first), metrics);
+    STOCH_CUDA_LAUNCH("QueryMetricKernel");
+  }
+}
+
+}  // namespace stoch::cuda::plain_attention

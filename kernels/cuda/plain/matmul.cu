@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/call_check.h"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/plain/matmul.h"
+#include "kernels/cuda/plain/operands.h"
+#include "kernels/cuda/plain/product.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+__global__ void __launch_bounds__(kThreads) ZeroKernel(const MatrixBatch out) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < out.batch * out.rows * out.cols) out.data[out.Offset(i / out.cols, i % out.cols)] = 0.0f;
+}
+
+unsigned Blocks(int64_t items, int per_block) { return static_cast<unsigned>((items + per_block - 1) / per_block); }
+
+// Codes of one batch as they are read; a product outside of a model counts its rows over all batches.
+void ReadFaulty(DeviceContext& ctx, const PlainOperand& from, int64_t batch, const ScWordFaultView& words,
+                uint64_t seed, FaultKind kind) {
+  StoredCodes stored;
+  stored.codes = from.codes_of(batch);
+  stored.dims = from.dims;
+  stored.rows = from.rows;
+  stored.is_weight = kind == FaultKind::kWeight;
+  stored.sums = words.code == ScCode::kAsymmetric ? from.sums + batch * from.padded_rows : nullptr;
+  CodeFaults faults;
+  faults.words = words;
+  faults.seed = seed;
+  faults.kind = kind;
+  faults.site.first_row = static_cast<uint64_t>(batch * from.rows);
+  LaunchReadCodes(ctx, stored, faults);
+}
+
+}  // namespace
+
+void LaunchScMatmul(DeviceContext& ctx, const TensorView& a, const TensorView& b, const ScOperator& op,
+                    const TensorView& out) {
+  CheckScMatmul(a, b, op, out);
+  const MatrixBatch left(a);
+  const MatrixBatch right(b);
+  const MatrixBatch result(out);
+  if (out.numel() == 0) return;
+  if (left.cols == 0) {
+    ZeroKernel<<<Blocks(out.numel(), kThreads), kThreads, 0, ctx.stream>>>(result);
+    STOCH_CUDA_LAUNCH("ZeroKernel");
+    return;
+  }
+  Scratch scratch(ctx.workspace);
+  const SiteReporter reporter = ctx.Reporter({-1, "sc_matmul"});
+  const PlainOperand qa = QuantizeOperand(ctx, scratch, left, op, OperandSide::kA, reporter);
+  const PlainOperand qb = QuantizeOperand(ctx, scratch, right, op, OperandSide::kB, reporter);
+  const HardwareTablesPtr hardware = MakeHardwareTables(ctx.device, op, qa.dims.chunk_d);
+  PlainProduct product = MakePlainProduct(ctx, op);
+  if (hardware != nullptr) product.hardware = hardware->view();
+  for (int64_t batch = 0; batch < left.batch; ++batch) {
+    const HardwareView& view = product.hardware;
+    ReadFaulty(ctx, qa, batch, view.activation, view.seed, FaultKind::kActivation);
+    ReadFaulty(ctx, qb, batch, view.weight, view.seed, FaultKind::kWeight);
+    product.a = qa.activations(batch);
+    product.w = qb.weight(batch);
+    product.out = {result.data + batch * result.batch_step, result.row_step, result.col_step, false};
+    product.site.first_row = static_cast<uint64_t>(batch * left.rows);
+    LaunchPlainProduct(ctx, product);
+  }
+  if (hardware != nullptr) STOCH_CUDA(cudaStreamSynchronize(ctx.stream));  // its tables go
+}
+
+}  // namespace stoch::cuda

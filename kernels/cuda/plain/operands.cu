@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/plain/operands.h"
+#include "kernels/math/elementary.h"
+#include "kernels/math/quantize.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+
+// The extremes of one scope, in a form that integer atomics take; max and min do not depend on order.
+struct Extremes {
+  uint32_t max_abs_bits;
+  int32_t min;  // Ordered()
+  int32_t max;
+};
+
+// Floats as integers of the same order.
+__device__ int32_t Ordered(float x) {
+  const auto bits = static_cast<int32_t>(FloatToBits(x));
+  return bits >= 0 ? bits : bits ^ 0x7fffffff;
+}
+__device__ float FromOrdered(int32_t bits) {
+  return BitsToFloat(static_cast<uint32_t>(bits >= 0 ? bits : bits ^ 0x7fffffff));
+}
+
+// One operand and where its quantized form goes.
+struct OperandArgs {
+  MatrixBatch x;
+  int64_t group = 1;           // rows of one batch that share a scale, at most x.rows
+  bool spans_batches = false;  // per_tensor: one scope for everything
+  int64_t chunk = 0;           // dimensions of a chunk
+  int64_t chunks = 1;
+  ScCode code = ScCode::kSignMagnitude;
+  int q_max = 127;
+  float scale_floor = kScaleFloor;
+  SiteReporter reporter;
+  Extremes* extremes = nullptr;  // [scopes][chunks]
+  // Batch after batch, as of a ScWeightView (is_weight) or a ScActivationView.
+  bool is_weight = false;
+  ScDims dims;
+  int64_t padded_rows = 0;  // of a batch
+  uint8_t* codes = nullptr;
+  float* scales = nullptr;
+  float* zeros = nullptr;   // kAsymmetric
+  int32_t* sums = nullptr;  // kAsymmetric
+
+  int64_t batch_codes() const { return padded_rows * dims.padded; }
+  int64_t batch_scales() const { return padded_rows * chunks; }
+  __device__ uint8_t* CodeAt(int64_t batch, int64_t row, int64_t d) const {
+    ScWeightView layout;
+    layout.dims = dims;
+    const int64_t at = dims.padded_index(d);
+    return codes + batch * padded_rows * dims.padded +
+           (is_weight ? layout.code_offset(row, at) : row * dims.padded + at);
+  }
+  __device__ int64_t Scope(int64_t batch_row) const {
+    if (spans_batches) return 0;
+    const int64_t per_batch = (x.rows + group - 1) / group;
+    return batch_row / x.rows * per_batch + batch_row % x.rows / group;
+  }
+};
+
+__global__ void __launch_bounds__(kThreads) InitExtremesKernel(Extremes* extremes, int64_t count) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < count) extremes[i] = {0, 0x7fffffff, static_cast<int32_t>(0x80000000)};
+}
+
+// One warp per row and chunk.
+__global__ void __launch_bounds__(kThreads) ExtremesKernel(const OperandArgs args) {
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * kWarps + (threadIdx.x >> 5);
+  if (index >= args.x.batch * args.x.rows * args.chunks) return;
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  const int64_t row = index / args.chunks;
+  const int64_t begin = index % args.chunks * args.chunk;
+  const int64_t end = min(begin + args.chunk, args.x.cols);
+  Extremes e{0, 0x7fffffff, static_cast<int32_t>(0x80000000)};
+  for (int64_t d = begin + lane; d < end; d += 32) {
+    const float x = args.x.data[args.x.Offset(row, d)];
+    e.max_abs_bits = max(e.max_abs_bits, FloatToBits(x) & 0x7fffffffu);
+    e.min = min(e.min, Ordered(x));
+    e.max = max(e.max, Ordered(x));
+  }
+  e.max_abs_bits = __reduce_max_sync(0xffffffffu, e.max_abs_bits);
+  e.min = __reduce_min_sync(0xffffffffu, e.min);
+  e.max = __reduce_max_sync(0xffffffffu, e.max);
+  if (lane != 0) return;
+  Extremes* to = args.extremes + args.Scope(row) * args.chunks + index % args.chunks;
+  atomicMax(&to->max_abs_bits, e.max_abs_bits);
+  atomicMin(&to->min, e.min);
+  atomicMax(&to->max, e.max);
+}
+
+// One warp per row and chunk.
+__global__ void __launch_bounds__(kThreads) QuantizeKernel(const OperandArgs args) {
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * kWarps + (threadIdx.x >> 5);
+  if (index >= args.x.batch * args.x.rows * args.chunks) return;
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  const int64_t row = index / args.chunks;
+  const int64_t begin = index % args.chunks * args.chunk;
+  const int64_t end = min(begin + args.chunk, args.x.cols);
+  const Extremes e = args.extremes[args.Scope(row) * args.chunks + index % args.chunks];
+  const bool finite = IsFinite(BitsToFloat(e.max_abs_bits));
+  const int64_t batch = row / args.x.rows;
+  const int64_t own = row % args.x.rows;
+
+  const bool asymmetric = args.code == ScCode::kAsymmetric;
+  float scale = 0.0f;
+  float zero = 0.0f;
+  if (finite) {
+    scale = asymmetric ? UnipolarScale(FromOrdered(e.min), FromOrdered(e.max), args.q_max)
+                       : BipolarScale(BitsToFloat(e.max_abs_bits), args.q_max, args.scale_floor);
+    if (asymmetric) zero = UnipolarZero(FromOrdered(e.min), scale, args.q_max);
+  }
+  int32_t sum = 0;
+  for (int64_t d = begin + lane; d < end; d += 32) {
+    uint8_t code = 0;
+    if (finite) {
+      const float x = args.x.data[args.x.Offset(row, d)];
+      switch (args.code) {
+        case ScCode::kSignMagnitude: code = SignMagnitude(BipolarLevel(x, scale, args.q_max)); break;
+        case ScCode::kOffset: code = static_cast<uint8_t>(BipolarLevel(x, scale, args.q_max) + args.q_max); break;
+        case ScCode::kAsymmetric: code = UnipolarCode(x, scale, zero, args.q_max); break;
+      }
+    }
+    *args.CodeAt(batch, own, d) = code;
+    sum += code;
+  }
+  sum = __reduce_add_sync(0xffffffffu, sum);
+  if (lane != 0) return;
+  if (!finite) args.reporter.Report();
+  args.scales[(batch * args.chunks + index % args.chunks) * args.padded_rows + own] = scale;
+  if (asymmetric) {
+    args.zeros[batch * args.padded_rows + own] = zero;
+    args.sums[batch * args.padded_rows + own] = sum;
+  }
+}
+
+unsigned Blocks(int64_t items, int per_block) { return static_cast<unsigned>((items + per_block - 1) / per_block); }
+
+}  // namespace
+
+PlainOperand QuantizeOperand(DeviceContext& ctx, Scratch& scratch, const MatrixBatch& x, const ScOperator& op,
+                             OperandSide side, const SiteReporter& reporter) {
+  const bool is_weight = side == OperandSide::kB;
+  const int64_t group_rows = is_weight ? op.config.group_b : op.config.group_a;
+  const int64_t rows = x.batch * x.rows;
+  OperandArgs args;
+  args.x = x;
+  args.spans_batches = op.config.granularity == ScGranularity::kPerTensor;
+  args.group = op.config.granularity == ScGranularity::kPerRow ? std::min(group_rows, x.rows) : x.rows;
+  args.is_weight = is_weight;
+  args.dims = MakeScDims(x.cols, op.config.chunk_d);
+  args.chunk = args.dims.chunk_d;
+  args.chunks = args.dims.chunks;
+  args.padded_rows = is_weight ? (x.rows + kRowPadding - 1) / kRowPadding * kRowPadding : x.rows;
+  args.code = op.code;
+  args.q_max = op.q_max;
+  args.scale_floor = op.scale_floor;
+  args.reporter = reporter;
+  const int64_t scopes = args.spans_batches ? 1 : x.batch * ((x.rows + args.group - 1) / args.group);
+  args.extremes = scratch.Take<Extremes>(scopes * args.chunks);
+  args.codes = scratch.Take<uint8_t>(x.batch * args.batch_codes());
+  args.scales = scratch.Take<float>(x.batch * args.batch_scales());
+  args.zeros = scratch.Take<float>(x.batch * args.padded_rows);
+  args.sums = scratch.Take<int32_t>(x.batch * args.padded_rows);
+
+  InitExtremesKernel<<<Blocks(scopes * args.chunks, kThreads), kThreads, 0, ctx.stream>>>(args.extremes,
+                                                                                          scopes * args.chunks);
+  STOCH_CUDA_LAUNCH("InitExtremesKernel");
+  const unsigned blocks = Blocks(rows * args.chunks, kWarps);
+  ExtremesKernel<<<blocks, kThreads, 0, ctx.stream>>>(args);
+  STOCH_CUDA_LAUNCH("ExtremesKernel");
+  QuantizeKernel<<<blocks, kThreads, 0, ctx.stream>>>(args);
+  STOCH_CUDA_LAUNCH("QuantizeKernel");
+  PlainOperand operand;
+  operand.batch = x.batch;
+  operand.rows = x.rows;
+  operand.padded_rows = args.padded_rows;
+  operand.dims = args.dims;
+  operand.codes = args.codes;
+  operand.scales = args.scales;
+  operand.zeros = args.zeros;
+  operand.sums = args.sums;
+  return operand;
+}
+
+}  // namespace stoch::cuda

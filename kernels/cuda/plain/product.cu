@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+// A block takes one row of activations and kThreads rows of weights, a thread each. Of few rows the counts of the
+// activation's codes pass through shared memory; of many they come from the caches, which rows of other blocks have filled.
+#include <algorithm>
+
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/plain/gates.cuh"
+#include "kernels/cuda/plain/product.h"
+#include "kernels/math/quantize.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / kWarp;
+constexpr int64_t kMaxGridRows = 65535;
+
+template <typename Count>
+constexpr int kStageDims = 128 / static_cast<int>(sizeof(Count));  // 32 KB of 256 levels
+
+template <typename Count>
+__device__ const Count* CountsOf(const LengthTable& table) {
+  if constexpr (sizeof(Count) == sizeof(int16_t)) return table.counts16;
+  return reinterpret_cast<const Count*>(table.counts32);
+}
+
+// The operands of a thread: row n of a and row m of w.
+struct Operands {
+  const uint8_t* a = nullptr;  // codes of row n
+  const ScWeightView& w;
+  int64_t m = 0;
+  bool sign_magnitude = true;
+
+  __device__ int level_mask() const { return sign_magnitude ? 0x7f : 0xff; }
+  __device__ bool SignsDiffer(int code_a, int code_b, int q_max) const {
+    return sign_magnitude ? ((code_a ^ code_b) & 0x80) != 0 : (code_a < q_max) != (code_b < q_max);
+  }
+};
+
+// The sum of one chunk, as its register has it, and how many of its dimensions differ in sign.
+struct ChunkSum {
+  int64_t acc = 0;
+  int32_t negatives = 0;
+};
+
+// By a counter. All threads of the block call it.
+template <typename Count, bool kHardware, bool kStaged>
+__device__ ChunkSum SumCounts(const PlainProduct& args, const Operands& operands, const LengthTable& table, int64_t c,
+                              Count* stage) {
+  const Count* counts = CountsOf<Count>(table);
+  const int level_mask = operands.level_mask();
+  const int sign_mask = operands.sign_magnitude ? 0x80 : 0;
+  const int levels = args.lengths.levels;
+  const int64_t begin = c * operands.w.dims.chunk_stride;
+  const auto dims = static_cast<int>(operands.w.dims.chunk_dims(c));
+  const uint8_t* a = operands.a + begin;
+  const auto counts_of = [&](int d) {  // those of side b, of the activation's code in dimension d
+    return counts + static_cast<int64_t>((d & table.mask_bits) * levels + (a[d] & level_mask)) * levels;
+  };
+  const ScAccumulatorView& accumulator = args.hardware.accumulator;
+  const int group = kHardware ? accumulator.acc_group : 0;
+  const bool wants_negatives = kHardware && accumulator.wants_negatives();
+  int left = group;  // dimensions until the register clamps
+  ChunkSum sum;
+  int32_t part = 0;
+  const int step = kStaged ? kStageDims<Count> : dims;
+  for (int first = 0; first < dims; first += step) {
+    const int some = min(step, dims - first);
+    if constexpr (kStaged) {
+      __syncthreads();
+      for (int i = static_cast<int>(threadIdx.x); i < some * levels; i += kThreads) {
+        stage[i] = counts_of(first + i / levels)[i % levels];
+      }
+      __syncthreads();
+    }
+    for (int j = 0; j < some; j += kTileDims) {
+      const uint4 words =
+          *reinterpret_cast<const uint4*>(operands.w.codes + operands.w.code_offset(operands.m, begin + first + j));
+      const auto* codes = reinterpret_cast<const uint8_t*>(&words);
+#pragma unroll
+      for (int k = 0; k < kTileDims; ++k) {
+        if (j + k >= some) break;
+        const int code = codes[k];
+        const int d = first + j + k;
+        int32_t entry = 0;
+        if constexpr (kStaged) {
+          entry = static_cast<int32_t>(stage[(j + k) * levels + (code & level_mask)]);
+        } else {
+          entry = static_cast<int32_t>(counts_of(d)[code & level_mask]);
+        }
+        part += ((code ^ a[d]) & sign_mask) != 0 ? -entry : entry;
+        if constexpr (kHardware) {
+          if (wants_negatives && operands.SignsDiffer(a[d], code, args.lengths.q_max)) ++sum.negatives;
+          if (group == 0 || --left > 0) continue;
+          sum.acc = accumulator.Clamp(sum.acc + part);
+          part = 0;
+          left = group;
+        }
+      }
+    }
+  }
+  sum.acc = group > 0 ? accumulator.Clamp(sum.acc + part) : part;
+  return sum;
+}
+
+__device__ ChunkSum SumGates(const PlainProduct& args, const Operands& operands, int64_t c) {
+  const int64_t begin = c * operands.w.dims.chunk_stride;
+  const int64_t dims = operands.w.dims.chunk_dims(c);
+  GateSum sum(args.hardware.gates);
+  for (int64_t d = 0; d < dims; ++d) {
+    const int code = operands.w.codes[operands.w.code_offset(operands.m, begin + d)];
+    sum.Add(d % args.hardware.gates.masks, operands.a[begin + d], code);
+  }
+  sum.End();
+  return {sum.total(), 0};
+}
+
+// The accumulator of chunk c from its exact sum.
+__device__ int32_t Finish(const PlainProduct& args, const Operands& operands, const LengthTable& table,
+                          const ChunkSum& sum, uint64_t fault_row, uint64_t site, int64_t c) {
+  ScAccumulatorView::Row keys;
+  keys.product_key = RandomBits(SiteKey(args.hardware.seed, FaultKind::kProduct, site), 0, fault_row);
+  keys.acc_key = RandomBits(SiteKey(args.hardware.seed, FaultKind::kAcc, site), 0, fault_row);
+  return args.hardware.accumulator.Finish(sum.acc, sum.negatives, operands.w.dims.chunk_dims(c), table.stoc_len, keys,
+                                          FaultColumn(args.site.first_chunk + c, args.site.first_output + operands.m));
+}
+
+template <typename Count, bool kHardware, bool kStaged>
+__global__ void __launch_bounds__(kThreads)
+    PlainProductKernel(const __grid_constant__ PlainProduct args, int64_t first_row) {
+  extern __shared__ __align__(16) uint8_t memory[];
+  auto* stage = reinterpret_cast<Count*>(memory);  // [kStageDims][levels]
+  const int64_t slot = first_row + blockIdx.y;
+  const int64_t n = slot / args.row_slots;
+  const int64_t expert = args.experts == nullptr ? 0 : args.chosen[slot];
+  const ScWeightView w = args.experts == nullptr ? args.w : args.experts[expert];
+  const int64_t own = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const Operands operands{args.a.codes + n * args.a.dims.padded, w,
+                          min(own, w.rows - 1),  // threads beyond the last row take part in staging
+                          args.lengths.code == ScCode::kSignMagnitude};
+  const int64_t m = operands.m;
+  float y = 0.0f;
+  for (int64_t c = 0; c < w.dims.chunks; ++c) {
+    const uint8_t length = args.slots.slots == nullptr
+                               ? uint8_t{0}
+                               : args.slots.slots[n * args.slots.per_row + (args.slots.per_row > 1 ? c : 0)];
+    const LengthTable table = args.lengths.tables == nullptr ? args.one : args.lengths.tables[length];
+    if (CountsOf<Count>(table) == nullptr) continue;  // pruned, for the whole block
+    int32_t acc = 0;
+    if constexpr (kHardware) {
+      const ChunkSum sum = args.hardware.gates.steps != nullptr
+                               ? SumGates(args, operands, c)
+                               : SumCounts<Count, true, kStaged>(args, operands, table, c, stage);
+      acc = Finish(args, operands, table, sum, args.site.FaultRowOf(n), args.site.number + expert, c);
+    } else {
+      acc = static_cast<int32_t>(SumCounts<Count, false, kStaged>(args, operands, table, c, stage).acc);
+    }
+    const float scale_a = args.a.scales[c * args.a.tokens + n];
+    const float scale_b = w.scales[c * w.rows_padded + m];
+    if (args.lengths.code == ScCode::kAsymmetric) {
+      y = UnipolarProduct(acc, table.gain, static_cast<int>(w.dims.dims), {scale_a, args.a.zeros[n], args.a.sums[n]},
+                          {scale_b, w.zeros[m], w.sums[m]});
+    } else {
+      y = y + BipolarProduct(acc, table.gain, scale_a, scale_b);
+    }
+  }
+  if (own >= w.rows) return;
+  if (args.addend != nullptr) y = y + args.addend[slot * w.rows + m];
+  float* out = args.out.data + slot * args.out.row_stride + m * args.out.col_stride;
+  *out = args.out.add ? *out + y : y;
+}
+
+template <typename Count>
+auto KernelOf(bool has_hardware, bool is_staged) {
+  if (has_hardware) return is_staged ? PlainProductKernel<Count, true, true> : PlainProductKernel<Count, true, false>;
+  return is_staged ? PlainProductKernel<Count, false, true> : PlainProductKernel<Count, false, false>;
+}
+
+template <typename Count>
+void Launch(DeviceContext& ctx, const PlainProduct& args) {
+  constexpr int64_t kMostStagedRows =
+      32;  // measured: of 16 rows staging wins by 10 to 40 %, of 128 it takes twice as long
+  const int64_t total = args.a.tokens * args.row_slots;
+  const bool is_staged = total <= kMostStagedRows;
+  const size_t stage =
+      static_cast<size_t>(kStageDims<Count>) * static_cast<size_t>(args.lengths.levels) * sizeof(Count);
+  const auto blocks = static_cast<unsigned>((args.w.rows + kThreads - 1) / kThreads);
+  for (int64_t first = 0; first < total; first += kMaxGridRows) {
+    const auto rows = static_cast<unsigned>(std::min(total - first, kMaxGridRows));
+    KernelOf<Count>(args.hardware.finishes,
+                    is_staged)<<<dim3(blocks, rows), kThreads, is_staged ? stage : 0, ctx.stream>>>(args, first);
+    STOCH_CUDA_LAUNCH("PlainProductKernel");
+  }
+}
+
+// A warp a row.
+__global__ void __launch_bounds__(kThreads)
+    ReadCodesKernel(const __grid_constant__ StoredCodes stored, const __grid_constant__ CodeFaults faults) {
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  if (row >= stored.rows) return;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const uint64_t site = faults.site.number + (faults.chosen == nullptr ? 0 : faults.chosen[row]);
+  const uint64_t key = RandomBits(SiteKey(faults.seed, faults.kind, site), 0, faults.site.FaultRowOf(row));
+  ScWeightView layout;
+  layout.dims = stored.dims;
+  int32_t sum = 0;
+  for (int64_t i = lane; i < stored.dims.dims; i += kWarp) {
+    const int64_t at = i / stored.dims.chunk_d * stored.dims.chunk_stride + i % stored.dims.chunk_d;
+    uint8_t* code = stored.codes + (stored.is_weight ? layout.code_offset(row, at) : row * stored.dims.padded + at);
+    int level = 0;
+    *code = faults.words.ReadCode(*code, key, stored.channels == nullptr ? i : stored.channels[i], &level);
+    sum += level;
+  }
+  if (stored.sums == nullptr) return;
+  sum = static_cast<int32_t>(__reduce_add_sync(kAllLanes, static_cast<unsigned>(sum)));
+  if (lane == 0) stored.sums[row] = sum;
+}
+
+}  // namespace
+
+PlainProduct MakePlainProduct(DeviceContext& ctx, const ScOperator& op) {
+  PlainProduct product;
+  product.lengths.code = op.code;
+  product.lengths.levels = op.levels;
+  product.lengths.q_max = op.q_max;
+  product.lengths.wide = !op.wide_counts.empty();
+  product.one = MakeLengthTable(ctx.tables, op);
+  return product;
+}
+
+void LaunchPlainProduct(DeviceContext& ctx, const PlainProduct& product) {
+  if (product.lengths.wide) return Launch<int32_t>(ctx, product);
+  Launch<int16_t>(ctx, product);
+}
+
+const uint64_t* UploadFaultRows(DeviceContext& ctx, Scratch& scratch, std::span<const uint64_t> fault_rows) {
+  if (fault_rows.empty()) return nullptr;
+  ctx.RequireEager();  // another pass has other rows
+  auto* const rows = scratch.Take<uint64_t>(static_cast<int64_t>(fault_rows.size()));
+  // From pageable memory: the copy has read it when the call returns.
+  STOCH_CUDA(cudaMemcpyAsync(rows, fault_rows.data(), fault_rows.size_bytes(), cudaMemcpyHostToDevice, ctx.stream));
+  return rows;
+}
+
+void LaunchReadCodes(DeviceContext& ctx, const StoredCodes& stored, const CodeFaults& faults) {
+  if (!faults.words.any() || stored.rows == 0) return;
+  const auto blocks = static_cast<unsigned>((stored.rows + kWarps - 1) / kWarps);
+  ReadCodesKernel<<<blocks, kThreads, 0, ctx.stream>>>(stored, faults);
+  STOCH_CUDA_LAUNCH("ReadCodesKernel");
+}
+
+}  // namespace stoch::cuda

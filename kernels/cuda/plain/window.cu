@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// per_head and per_row with any lengths, tables, integers and factors of q and k: a head of a sequence at a time, q k^T and
+// p v as plain products of its whole window (docs/sc_arithmetic.md#6-in-the-model).
+#include "kernels/cuda/attention/mixed.h"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/device/length_dispatch.h"
+#include "kernels/cuda/device/lengths.cuh"
+#include "kernels/cuda/plain/attention_append.h"
+#include "kernels/cuda/plain/operands.h"
+#include "kernels/cuda/plain/product.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr int kThreads = kRowLanes;
+
+// Keys [positions][head_dim] and values [head_dim][positions] of one KV head of a sequence.
+struct GatherArgs {
+  KvView kv;
+  const int32_t* pages = nullptr;
+  int64_t positions = 0;
+  int kv_head = 0;
+  float* k = nullptr;
+  float* v = nullptr;
+};
+
+__global__ void __launch_bounds__(kThreads) GatherWindowKernel(const GatherArgs args) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t t = i / args.kv.head_dim;
+  const int64_t d = i % args.kv.head_dim;
+  if (t >= args.positions) return;
+  const int64_t at = args.kv.Value(args.pages[t >> args.kv.page_shift], args.kv_head,
+                                   static_cast<int>(t) & (args.kv.page_tokens - 1)) +
+                     d;
+  args.k[i] = args.kv.k[at];
+  args.v[d * args.positions + t] = args.kv.v[at];
+}
+
+struct SoftmaxArgs {
+  float* scores = nullptr;  // [rows][positions], of one head
+  int64_t positions = 0;
+  int64_t start = 0;   // position of row 0
+  int32_t window = 0;  // AttentionCall::window
+  float inv_sqrt = 0;
+  LengthView av;
+  float* metrics = nullptr;  // of the probabilities, and their slots, every `step` for a row;
+  uint8_t* slots = nullptr;  // null: lengths do not depend on their row alone
+  int64_t step = 1;
+  SiteReporter reporter;
+};
+
+// A block a row: scores to probabilities, 0 where the row does not see.
+__global__ void __launch_bounds__(kThreads) WindowSoftmaxKernel(const __grid_constant__ SoftmaxArgs args) {
+  __shared__ __align__(16) float shared[kRowLanes];
+  const int64_t row = blockIdx.x;
+  float* p = args.scores + row * args.positions;
+  const int64_t visible = args.start + row + 1;
+  const int64_t first = args.window > 0 && visible > args.window ? visible - args.window : 0;
+  float largest = BitsToFloat(0xff800000u);
+  for (int64_t t = threadIdx.x; t < visible; t += kThreads) {
+    p[t] = t < first ? BitsToFloat(0xff800000u) : p[t] * args.inv_sqrt;
+    largest = fmaxf(largest, p[t]);
+  }
+  largest = BlockMax(largest, shared);
+  float lane = 0.0f;
+  for (int64_t t = threadIdx.x; t < visible; t += kThreads) {
+    p[t] = Exp(p[t] - largest);
+    lane = lane + p[t];
+  }
+  const float sum = BlockFoldLanes(lane, shared);
+  if (threadIdx.x == 0 && !IsFinite(sum)) args.reporter.Report();
+  for (int64_t t = threadIdx.x; t < args.positions; t += kThreads) p[t] = t < visible ? p[t] / sum : 0.0f;
+  if (!args.av.has_rule) return;
+  __syncthreads();
+  const float metric = BlockMetric(args.av.metric, args.av.sign, visible, shared, [&](int64_t t) { return p[t]; });
+  if (threadIdx.x != 0) return;
+  args.metrics[row * args.step] = metric;
+  if (args.slots != nullptr) args.slots[row * args.step] = SlotOfLevel(args.av, FixedLevel(args.av, metric), 0);
+}
+
+unsigned Blocks(int64_t items) { return static_cast<unsigned>((items + kThreads - 1) / kThreads); }
+
+// A pass on its way from queries to outputs.
+class WindowPass {
+ public:
+  WindowPass(DeviceContext& ctx, const AttentionArgs& args, const MixedProducts& products, const ScOperator& qk,
+             const ScOperator& av, const CudaPass& pass)
+      : ctx_(ctx), a_(args), products_(products), qk_(qk), av_(av), pass_(pass), scratch_(ctx.workspace) {
+    const PassLimits& limits = pass.limits();
+    const int64_t context = limits.max_pages_per_sequence * args.kv.page_tokens;
+    const int64_t vectors = limits.max_rows * args.num_heads;
+    q_ = scratch_.Take<float>(vectors * args.kv.head_dim);
+    metrics_ = scratch_.Take<float>(vectors);
+    q_slots_ = scratch_.Take<uint8_t>(vectors);
+    p_slots_ = scratch_.Take<uint8_t>(vectors);
+    extremes_ = scratch_.Take<float>(2);
+    k_ = scratch_.Take<float>(context * args.kv.head_dim);
+    v_ = scratch_.Take<float>(context * args.kv.head_dim);
+    scores_ = scratch_.Take<float>(limits.max_rows * context);
+  }
+
+  void Run(const AttentionCall& call) {
+    plain_attention::LaunchAppend(ctx_, a_, call, products_, {.q_values = q_});
+    if (products_.qk.view().has_rule) {
+      plain_attention::LaunchQueryMetrics(ctx_, a_, products_.qk.view(), metrics_);
+      plain_attention::DispatchCalls(ctx_, products_.qk.view(), a_, pass_, false, metrics_, extremes_, q_slots_);
+    }
+    for (size_t i = 0; i < pass_.sequences().size(); ++i) {
+      const PassSequence& sequence = pass_.sequences()[i];
+      if (products_.av.view().alone()) {
+        RunHeads(sequence, i, true);
+        continue;
+      }
+      RunHeads(sequence, i, false);  // metrics of all heads come before the first length
+      plain_attention::DispatchSequence(ctx_, products_.av.view(), a_, sequence, metrics_, extremes_, p_slots_);
+      RunHeads(sequence, i, true);
+    }
+    ShowMixedLengths(ctx_, a_, call.site, products_, pass_, {.q_slots = q_slots_, .p_slots = p_slots_});
+  }
+
+ private:
+  void RunHeads(const PassSequence& sequence, size_t index, bool to_outputs) {
+    const int64_t head_dim = a_.kv.head_dim;
+    for (int kv_head = 0; kv_head < a_.kv.num_kv_heads; ++kv_head) {
+      GatherArgs gather{
+          a_.kv, a_.pass.pages + static_cast<int64_t>(index) * a_.pass.max_pages, sequence.length, kv_head, k_, v_};
+      GatherWindowKernel<<<Blocks(sequence.length * head_dim), kThreads, 0, ctx_.stream>>>(gather);
+      STOCH_CUDA_LAUNCH("GatherWindowKernel");
+      Scratch scratch(ctx_.workspace);
+      const PlainOperand k =
+          QuantizeOperand(ctx_, scratch, {k_, sequence.length, head_dim, head_dim}, qk_, OperandSide::kB, a_.reporter);
+      const PlainOperand v = QuantizeOperand(ctx_, scratch, {v_, head_dim, sequence.length, sequence.length}, av_,
+                                             OperandSide::kB, a_.reporter);
+      for (int head = kv_head * a_.group; head < (kv_head + 1) * a_.group; ++head) {
+        Score(sequence, head, k);
+        if (to_outputs) AddValues(sequence, head, v);
+      }
+    }
+  }
+
+  // The slots of a head, [rows] every num_heads.
+  RowSlots SlotsOf(const LengthView& view, const uint8_t* slots, const PassSequence& sequence, int head) const {
+    if (!view.has_rule) return {};
+    return {slots + int64_t{sequence.first_row} * a_.num_heads + head, a_.num_heads};
+  }
+
+  void Score(const PassSequence& sequence, int head, const PlainOperand& k) {
+    const int64_t head_dim = a_.kv.head_dim;
+    const int64_t q_cols = a_.num_heads * head_dim;
+    Scratch scratch(ctx_.workspace);
+    const MatrixBatch rows(q_ + sequence.first_row * q_cols + head * head_dim, sequence.num_rows, head_dim, q_cols);
+    const PlainOperand q = QuantizeOperand(ctx_, scratch, rows, qk_, OperandSide::kA, a_.reporter);
+    PlainProduct product;
+    product.lengths = products_.qk.view();
+    product.a = q.activations(0);
+    product.w = k.weight(0);
+    product.slots = SlotsOf(products_.qk.view(), q_slots_, sequence, head);
+    product.out = {scores_, sequence.length};
+    LaunchPlainProduct(ctx_, product);
+    const int64_t first = int64_t{sequence.first_row} * a_.num_heads + head;
+    const SoftmaxArgs softmax{scores_,
+                              sequence.length,
+                              sequence.start_position,
+                              a_.window,
+                              a_.inv_sqrt,
+                              products_.av.view(),
+                              metrics_ + first,
+                              products_.av.view().alone() ? p_slots_ + first : nullptr,
+                              a_.num_heads,
+                              a_.reporter};
+    WindowSoftmaxKernel<<<static_cast<unsigned>(sequence.num_rows), kThreads, 0, ctx_.stream>>>(softmax);
+    STOCH_CUDA_LAUNCH("WindowSoftmaxKernel");
+  }
+
+  void AddValues(const PassSequence& sequence, int head, const PlainOperand& v) {
+    Scratch scratch(ctx_.workspace);
+    const MatrixBatch rows(scores_, sequence.num_rows, sequence.length, sequence.length);
+    const PlainOperand p = QuantizeOperand(ctx_, scratch, rows, av_, OperandSide::kA, a_.reporter);
+    PlainProduct product;
+    product.lengths = products_.av.view();
+    product.a = p.activations(0);
+    product.w = v.weight(0);
+    product.slots = SlotsOf(products_.av.view(), p_slots_, sequence, head);
+    product.out = {a_.out + sequence.first_row * a_.out_stride + int64_t{head} * a_.kv.head_dim, a_.out_stride};
+    LaunchPlainProduct(ctx_, product);
+  }
+
+  DeviceContext& ctx_;
+  const AttentionArgs& a_;
+  const MixedProducts& products_;
+  const ScOperator& qk_;
+  const ScOperator& av_;
+  const CudaPass& pass_;
+  Scratch scratch_;
+  float* q_ = nullptr;  // [rows][num_heads * head_dim], divided by the factors
+  float* metrics_ = nullptr;
+  uint8_t* q_slots_ = nullptr;
+  uint8_t* p_slots_ = nullptr;
+  float* extremes_ = nullptr;
+  float* k_ = nullptr;
+  float* v_ = nullptr;
+  float* scores_ = nullptr;  // [rows][positions] of a head
+};
+
+}  // namespace
+
+void LaunchPlainWindow(DeviceContext& ctx, const AttentionArgs& args, const AttentionCall& call,
+                       const MixedProducts& products, const ScOperator& qk, const ScOperator& av,
+                       const CudaPass& pass) {
+  ctx.RequireEager();  // the host knows the sequences
+  WindowPass(ctx, args, products, qk, av, pass).Run(call);
+}
+
+}  // namespace stoch::cuda
