@@ -45,6 +45,46 @@ void ScaleToDivergence(const LengthCalibration& calibration, std::span<const int
   bucket->weight = there == 0 || found == calibration.divergences.end() ? 0.0 : found->second / there;
 }
 
+// Chooses the metric of every operator whose buckets have candidates.
+std::map<std::string, MpDispatch> ChooseMetrics(size_t levels, std::vector<LengthBucket>* buckets,
+                                                CalibratedLengths* result) {
+  constexpr const char* kNames[] = {"amax", "l2", "crest"};
+  std::map<std::string, std::vector<LengthBucket*>> by_op;
+  for (LengthBucket& bucket : *buckets) {
+    if (!bucket.samples.candidates[0].empty()) by_op[bucket.op].push_back(&bucket);
+  }
+  std::map<std::string, MpDispatch> chosen;
+  for (const auto& [op, own] : by_op) {
+    std::vector<double> gains;
+    for (const LengthBucket* bucket : own) {
+      const std::vector<double>& errors = bucket->samples.errors;
+      for (size_t at = 0; at < errors.size(); at += levels) gains.push_back(errors[at] - errors[at + levels - 1]);
+    }
+    double best = -2;  // below every correlation, so that the first is taken where none has one
+    size_t metric = 0;
+    for (size_t i = 0; i < std::size(kNames); ++i) {
+      for (const int sign : {1, -1}) {
+        std::vector<double> metrics;
+        for (const LengthBucket* bucket : own) {
+          for (const float value : bucket->samples.candidates[i]) metrics.push_back(sign * static_cast<double>(value));
+        }
+        const std::optional<double> rho = RankCorrelation(metrics, gains);
+        result->candidates[op].push_back(rho);
+        if (!rho || *rho <= best) continue;
+        best = *rho;
+        metric = i;
+        chosen[op] = {kNames[i], sign};
+      }
+    }
+    const auto sign = static_cast<float>(chosen[op].sign);
+    for (LengthBucket* bucket : own) {
+      bucket->samples.metrics = bucket->samples.candidates[metric];
+      for (float& value : bucket->samples.metrics) value = sign * value;
+    }
+  }
+  return chosen;
+}
+
 }  // namespace
 
 void CheckLengthCalibration(const LengthCalibration& calibration, const DecoderConfig& config) {
@@ -67,7 +107,10 @@ void CheckLengthCalibration(const LengthCalibration& calibration, const DecoderC
     Reject("--layer-buckets " + std::to_string(calibration.layer_buckets), "1..4096");
   }
   const std::string& metric = calibration.metric;
-  if (metric != "amax" && metric != "l2" && metric != "crest") Reject("--metric " + metric, "amax, l2, crest");
+  if (metric != "amax" && metric != "l2" && metric != "crest" && metric != kAutoMetric) {
+    Reject("--metric " + metric, "amax, l2, crest, auto");
+  }
+  if (metric == kAutoMetric && calibration.sign != 1) Reject("--sign -1", "1 with --metric auto, which chooses it");
   if (calibration.sign != 1 && calibration.sign != -1) Reject("--sign " + std::to_string(calibration.sign), "1, -1");
   if (!(calibration.protect >= 0 && calibration.protect < 1)) {
     Reject("--protect " + std::to_string(calibration.protect), "a number from 0 to below 1");
@@ -166,6 +209,7 @@ CalibratedLengths CalibrateLengths(const LengthCalibration& calibration, const s
   if (!calibration.divergences.empty()) {
     for (LengthBucket& bucket : list) ScaleToDivergence(calibration, levels, &bucket);
   }
+  const std::map<std::string, MpDispatch> chosen = ChooseMetrics(levels.size(), &list, &result);
   const int ref = calibration.ref > 0 ? calibration.ref : levels.back();
   const FittedLengths fitted = FitLengths(list, levels, calibration.budget, ref);
   MpFile& table = result.table;
@@ -176,7 +220,11 @@ CalibratedLengths CalibrateLengths(const LengthCalibration& calibration, const s
   table.chunk_layer_buckets = calibration.layer_buckets;
   for (size_t i = 0; i < list.size(); ++i) {
     (list[i].by_chunk ? table.chunk_buckets : table.buckets)[list[i].key()] = fitted.buckets[i];
-    table.dispatch[list[i].op] = {calibration.metric, calibration.sign};
+    const auto own = chosen.find(list[i].op);
+    const bool by_amax = list[i].by_chunk && calibration.metric == kAutoMetric;  // as chunks always are
+    table.dispatch[list[i].op] = own != chosen.end() ? own->second
+                                 : by_amax           ? MpDispatch{}
+                                                     : MpDispatch{calibration.metric, calibration.sign};
   }
   table.protected_len = table.protected_channels.empty() ? 0 : levels.back();
   result.average = fitted.average;

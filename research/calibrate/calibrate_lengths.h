@@ -18,6 +18,10 @@
 
 namespace stoch {
 
+// Of LengthCalibration::metric: of amax, l2 and crest, each by 1 and -1, the first whose rank correlation with what the
+// longest level gains over the shortest is largest, for each operator over all of its samples.
+inline constexpr const char* kAutoMetric = "auto";
+
 struct LengthCalibration {
   CalibrationWindows windows;
   ScModelConfig sc = HalvedScModelConfig();  // everything but the lengths
@@ -26,9 +30,9 @@ struct LengthCalibration {
   int ref = 0;                               // 0: the longest level
   bool chunks = false;                       // linears: a length for each (row, chunk)
   int64_t layer_buckets = 4;
-  std::string metric = "amax";  // of rows: amax, l2, crest
-  int sign = 1;
-  double protect = 0;  // share of the channels of each linear that keep the longest level, [0, 1)
+  std::string metric = "amax";  // of rows: amax, l2, crest, auto
+  int sign = 1;                 // 1 with auto
+  double protect = 0;           // share of the channels of each linear that keep the longest level, [0, 1)
   // Factors of errors by "op:t0:lJ", else by operator; 1 where neither is there.
   std::map<std::string, double> weights;
   // In place of weights, where not empty: by "op:t0:lJ", how far the model is from the exact one with only that bucket
@@ -42,6 +46,8 @@ struct CalibratedLengths {
   MpFile table;  // levels, sc_prec, halve, layer_buckets, buckets, dispatch, chunk_buckets, protected channels
   double average = 0, mac_average = 0;                    // what the table gives the samples
   std::map<std::string, std::optional<double>> fidelity;  // rank correlation of metric and gain, by operator
+  // Of metrics that were chosen, by operator: those of amax, -amax, l2, -l2, crest, -crest.
+  std::map<std::string, std::vector<std::optional<double>>> candidates;
 };
 
 // Every operator in SC gets thresholds; each sampled row counts as the rows of its call that it stands for.

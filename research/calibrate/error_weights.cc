@@ -3,55 +3,31 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "engine/engine.h"
-#include "engine/kl_divergence.h"
-#include "engine/perplexity.h"
 #include "kernels/base/error.h"
 #include "loader/bounded_json.h"
 #include "loader/checkpoint/weight_store.h"
 #include "loader/quote.h"
 #include "research/calibrate/length_samples.h"
+#include "research/calibrate/single_products.h"
 
 namespace stoch {
 namespace {
 
 bool IsAttention(ScOperatorId id) { return id == ScOperatorId::kQk || id == ScOperatorId::kAv; }
 
-// `sc` in the products that `in_sc` chooses, at `length` cycles unless that is 0. The others: exact, of attention int8,
-// or all of it exact where no product of attention is asked for.
-template <typename Chooses>
-ScModelConfig Only(const ScModelConfig& sc, int64_t layers, bool with_attention, int length, const Chooses& in_sc) {
-  ScModelConfig one = sc;
-  if (!with_attention) one.attention = AttentionMode::kExact;
-  for (int layer = 0; layer < layers; ++layer) {
-    ScOperatorConfigs operators;
-    for (int i = 0; i < kNumScOperators; ++i) {
-      const auto id = static_cast<ScOperatorId>(i);
-      ScConfig& op = operators[static_cast<size_t>(i)];
-      op = sc.at(layer, id);
-      if (id == ScOperatorId::kLmHead) continue;
-      if (!in_sc(layer, id)) {
-        op.arith = IsAttention(id) ? ScArith::kInt8 : ScArith::kFp;
-      } else if (length > 0) {
-        op.stoc_len = length;
-      }
-    }
-    one.layers[layer] = operators;
-  }
-  one.sc_lm_head = false;
-  return one;
-}
-
 // What `loss` says of the model with one bucket in SC more than of the model without, at least 0.
 std::map<std::string, double> OfEveryBucket(const LengthCalibration& calibration, int64_t layers, int length,
                                             const std::function<double(const EngineOptions&)>& loss) {
   const auto in_sc = [&](bool with_attention, const auto& chooses) {
     EngineOptions options;
-    options.sc = Only(calibration.sc, layers, with_attention, length, chooses);
+    options.sc = OnlyIn(calibration.sc, layers, with_attention, [&](int layer, ScOperatorId id, ScConfig* op) {
+      if (!chooses(layer, id)) return false;
+      if (length > 0) op->stoc_len = length;
+      return true;
+    });
     return loss(options);
   };
   EngineOptions exact;
@@ -78,21 +54,6 @@ std::map<std::string, double> OfEveryBucket(const LengthCalibration& calibration
     }
   }
   return result;
-}
-
-// The windows of the calibration through the model in another configuration.
-PerplexityResult Evaluate(const LengthCalibration& calibration, const std::shared_ptr<Backend>& backend,
-                          const std::string& model, std::span<const int32_t> ids, const EngineOptions& base,
-                          const decltype(PerplexityOptions::on_logits)& on_logits) {
-  EngineOptions options = base;
-  options.context = calibration.windows.ctx;
-  options.max_pass_rows = std::max(options.max_pass_rows, calibration.windows.ctx);
-  const auto engine = Engine::Open(backend, OpenModelFiles(model), options);
-  PerplexityOptions evaluation;
-  evaluation.ctx = calibration.windows.ctx;
-  evaluation.max_windows = calibration.windows.count;
-  evaluation.on_logits = on_logits;
-  return EvaluatePerplexity(*engine, ids, evaluation);
 }
 
 }  // namespace
@@ -129,9 +90,9 @@ std::map<std::string, double> MeasureErrorWeights(const LengthCalibration& calib
   const DecoderConfig config = OpenModelFiles(model).config;
   CheckLengthCalibration(calibration, config);
   CheckWindows(calibration.windows, ids.size());
-  return OfEveryBucket(calibration, config.num_hidden_layers, 0, [&](const EngineOptions& options) {
-    return Evaluate(calibration, backend, model, ids, options, {}).mean_nll;
-  });
+  const EvaluatedText text{calibration.windows, backend, model, ids};
+  return OfEveryBucket(calibration, config.num_hidden_layers, 0,
+                       [&](const EngineOptions& options) { return EvaluateWindows(text, options, {}).mean_nll; });
 }
 
 int DivergenceLength(const LengthCalibration& calibration) {
@@ -149,32 +110,10 @@ std::map<std::string, double> MeasureDivergences(const LengthCalibration& calibr
   const DecoderConfig config = OpenModelFiles(model).config;
   CheckLengthCalibration(calibration, config);
   CheckWindows(calibration.windows, ids.size());
-  // Removes the file on every path.
-  struct Removed {
-    const std::string& path;
-    ~Removed() {
-      std::error_code ignored;
-      std::filesystem::remove(path, ignored);
-    }
-  };
-  const Removed removed{base};
-  {
-    KlBaseWriter writer(base, config.vocab_size);
-    EngineOptions exact;
-    exact.precision = Precision::kFp32;
-    Evaluate(calibration, backend, model, ids, exact, [&](const TensorView& logits, std::span<const int32_t> targets) {
-      writer.Add(*backend, logits, targets);
-    });
-    writer.Close();
-  }
+  const EvaluatedText text{calibration.windows, backend, model, ids};
+  const ExactDivergence divergence(text, base);
   return OfEveryBucket(calibration, config.num_hidden_layers, length, [&](const EngineOptions& options) {
-    if (options.precision == Precision::kFp32) return 0.0;
-    KlBaseReader reader(base, config.vocab_size);
-    KlComparison comparison(*backend, config.vocab_size);
-    Evaluate(
-        calibration, backend, model, ids, options,
-        [&](const TensorView& logits, std::span<const int32_t> targets) { comparison.Add(reader, logits, targets); });
-    return comparison.Summary().kld.mean;
+    return options.precision == Precision::kFp32 ? 0.0 : divergence.Of(options);
   });
 }
 

@@ -145,6 +145,9 @@ void LengthSamples::Append(const LengthSamples& other) {
   stands_for.insert(stands_for.end(), other.stands_for.begin(), other.stands_for.end());
   macs.insert(macs.end(), other.macs.begin(), other.macs.end());
   errors.insert(errors.end(), other.errors.begin(), other.errors.end());
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    candidates[i].insert(candidates[i].end(), other.candidates[i].begin(), other.candidates[i].end());
+  }
 }
 
 std::optional<double> RankCorrelation(std::span<const double> a, std::span<const double> b) {

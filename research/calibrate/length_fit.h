@@ -2,6 +2,7 @@
 // From what samples lose at each stream length to thresholds under a budget of cycles.
 #pragma once
 
+#include <array>
 #include <map>
 #include <optional>
 #include <span>
@@ -16,6 +17,8 @@ namespace stoch {
 // Rows, or (row, chunk) pairs, of one operator and bucket of layers.
 struct LengthSamples {
   std::vector<float> metrics;  // signed
+  // By amax, l2 and crest, unsigned, where one of them is chosen once all samples are there; else empty.
+  std::array<std::vector<float>, 3> candidates;
   // How many 128ths of a row, or pair, each stands for, and the multiplications of one: whole numbers, so that sums of
   // costs are exact.
   std::vector<double> stands_for, macs;

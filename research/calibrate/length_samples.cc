@@ -2,6 +2,7 @@
 #include "research/calibrate/length_samples.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -24,11 +25,31 @@ double StandsFor(int64_t rows, int64_t samples) {
   return static_cast<double>(parts);
 }
 
-float Metric(const LengthCalibration& calibration, const float* x, int64_t n) {
+// The metric of a row, or those that it is chosen of.
+struct RowMetrics {
+  float one = 0;
+  std::array<float, 3> candidates = {};
+};
+
+RowMetrics MetricsOf(const LengthCalibration& calibration, const float* x, int64_t n) {
+  RowMetrics metrics;
+  if (calibration.metric == kAutoMetric) {
+    for (size_t i = 0; i < metrics.candidates.size(); ++i) {
+      metrics.candidates[i] = ScRowMetric(static_cast<ScMetric>(i), 1.0f, x, n);
+    }
+    return metrics;
+  }
   const ScMetric metric = calibration.metric == "l2"      ? ScMetric::kL2
                           : calibration.metric == "crest" ? ScMetric::kCrest
                                                           : ScMetric::kAmax;
-  return ScRowMetric(metric, static_cast<float>(calibration.sign), x, n);
+  metrics.one = ScRowMetric(metric, static_cast<float>(calibration.sign), x, n);
+  return metrics;
+}
+
+void Add(const LengthCalibration& calibration, const RowMetrics& metrics, LengthSamples* to) {
+  to->metrics.push_back(metrics.one);
+  if (calibration.metric != kAutoMetric) return;
+  for (size_t i = 0; i < metrics.candidates.size(); ++i) to->candidates[i].push_back(metrics.candidates[i]);
 }
 
 double SquaredDistance(const float* a, const float* b, int64_t n) {
@@ -119,7 +140,7 @@ void LengthCollector::OnAttention(const AttentionCall& call, const PassLayout& l
   const int64_t pairs = exact.heads() * exact.rows();
   const int64_t samples = std::min(pairs, kAttentionSamples);
   struct Sample {
-    float metric = 0;
+    RowMetrics metrics;
     std::vector<double> errors;
   };
   std::vector<Sample> of_qk(has_qk ? static_cast<size_t>(samples) : 0);
@@ -131,7 +152,7 @@ void LengthCollector::OnAttention(const AttentionCall& call, const PassLayout& l
     const std::vector<float> scores = exact.Scores(head, row);
     const std::vector<float> p = exact.Probabilities(scores, row);
     const auto set = [&](Sample* to, const float* x, int64_t n, const std::vector<float>& y, const auto& product) {
-      to->metric = Metric(calibration_, x, n);
+      to->metrics = MetricsOf(calibration_, x, n);
       for (size_t level = 0; level < levels_.size(); ++level) {
         to->errors.push_back(RelativeError(product(level).data(), y.data(), static_cast<int64_t>(y.size())));
       }
@@ -150,7 +171,7 @@ void LengthCollector::OnAttention(const AttentionCall& call, const PassLayout& l
       LengthSamples& to = attention_[{id, layer}];
       const int64_t row = pair_of(static_cast<int64_t>(i)) % exact.rows();
       const bool rectangle = mode != AttentionMode::kPerToken;
-      to.metrics.push_back(list[i].metric);
+      Add(calibration_, list[i].metrics, &to);
       to.stands_for.push_back(StandsFor(pairs, samples));
       to.macs.push_back(static_cast<double>(exact.head_dim() * (rectangle ? exact.rows() : exact.visible(row))));
       to.errors.insert(to.errors.end(), list[i].errors.begin(), list[i].errors.end());
@@ -185,7 +206,7 @@ LengthSamples SampleLinear(const LengthCalibration& calibration, std::span<const
     const HostMatrix dispatch = SelectChannels(x, rest);
     const HostMatrix y = products->Exact(x, linear.w);
     for (int64_t row = 0; row < x.rows; ++row) {
-      samples.metrics.push_back(Metric(calibration, dispatch.row(row), dispatch.cols));
+      Add(calibration, MetricsOf(calibration, dispatch.row(row), dispatch.cols), &samples);
       samples.stands_for.push_back(stands_for);
       samples.macs.push_back(static_cast<double>(dispatch.cols * y.cols));
     }

@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// stoch calibrate: smoothing factors, and thresholds of mixed stream lengths, from a text.
+// stoch calibrate: smoothing factors, thresholds of mixed stream lengths and masks from a text; tables of functions.
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "app/common_options.h"
 #include "app/interrupt.h"
 #include "app/output.h"
+#include "app/report/sensitivity.h"
 #include "app/version.h"
 #include "engine/digest_cache.h"
 #include "kernels/base/error.h"
@@ -28,6 +31,7 @@
 #include "research/calibrate/error_weights.h"
 #include "research/calibrate/mp_table.h"
 #include "research/calibrate/nonlinear_table.h"
+#include "research/calibrate/sensitivity.h"
 #include "tools/stoch/commands.h"
 
 namespace stoch::cli {
@@ -46,6 +50,8 @@ struct Options {
   ScFileOptions files;
   NonlinearPieces pieces;
   std::vector<double> range;
+  std::string share;                // as given
+  std::vector<std::string> shares;  // of it
 };
 
 // The model, the text, and what OUT says of them.
@@ -131,6 +137,15 @@ void RunLengths(const Options& options, const Inputs& inputs) {
   if (options.output.quiet) return;
   spdlog::info("{}: {:.2f} cycles on average by multiplications, {:.2f} by rows", options.out, lengths.mac_average,
                lengths.average);
+  for (const auto& [op, rho] : lengths.candidates) {
+    std::string text;
+    constexpr const char* kNames[] = {"amax", "-amax", "l2", "-l2", "crest", "-crest"};
+    for (size_t i = 0; i < rho.size(); ++i) {
+      text += fmt::format("{}{} {}", i == 0 ? "" : ", ", kNames[i], rho[i] ? fmt::format("{:.3f}", *rho[i]) : "none");
+    }
+    const MpDispatch& own = lengths.table.dispatch.at(op);
+    spdlog::info("{} by {}{}: rank correlations {}", op, own.sign < 0 ? "-" : "", own.metric, text);
+  }
   spdlog::info("the loader of the published project would read these thresholds per call");
 }
 
@@ -143,6 +158,22 @@ void RunRescale(const Options& options, const Inputs& inputs) {
                               Open(options.device), options.model.model, inputs.ids));
 }
 
+double ShareOf(const std::string& text) {
+  char* end = nullptr;
+  const double share = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end != '\0' || !(share >= 0 && share <= 1)) {
+    throw InvalidInput("--share " + text + ": allowed are numbers in 0..1, as 0.05,0.1");
+  }
+  return share;
+}
+
+std::string MaskPath(const Options& options, const std::string& share) {
+  const std::string suffix = ".json";
+  const std::string stem =
+      options.out.ends_with(suffix) ? options.out.substr(0, options.out.size() - suffix.size()) : options.out;
+  return stem + '-' + share + suffix;
+}
+
 void RunNonlinear(const Options& options, const Inputs&) {
   NonlinearPieces pieces = options.pieces;
   if (options.range.size() != 2) throw InvalidInput("--range: allowed are two numbers, as -8,8");
@@ -153,6 +184,22 @@ void RunNonlinear(const Options& options, const Inputs&) {
       options.out, MakeNonlinearTable(pieces),
       {{"source", fmt::format("stoch calibrate nonlinear, {} chords of {}..{}", pieces.segments, pieces.lo, pieces.hi)},
        {"version", version.substr(0, version.find('\n'))}});
+}
+
+// OUT-SHARE.json for each share, and the table that they are made of.
+void RunMask(const Options& options, const Inputs& inputs) {
+  const ModelFiles& files = inputs.files;
+  const ScModelConfig sc = Settings(options);
+  const EvaluatedText text{options.windows, Open(options.device), options.model.model, inputs.ids};
+  const std::vector<OperatorSensitivity> ranked =
+      MeasureSensitivity(text, sc, options.scales.bits, options.out + ".base");
+  for (const std::string& share : options.shares) {
+    const std::string path = MaskPath(options, share);
+    WriteWholeFile(path,
+                   SensitivityMask(ranked, sc, files.config.num_hidden_layers, ShareOf(share), options.scales.bits));
+    if (!options.output.quiet) spdlog::info("{}", path);
+  }
+  if (!options.output.quiet && !options.output.json) Print(SensitivityTable(ranked, options.scales.bits));
 }
 
 struct Kind {
@@ -171,6 +218,7 @@ const std::vector<Kind>& Kinds() {
        {"--levels", "--budget", "--ref", "--chunks", "--layer-buckets", "--weights", "--metric", "--sign", "--protect",
         "--sc", "--smooth", "--mask", "--mask-bits"}},
       {"rescale", RunRescale, {"--mp", "--sc"}},
+      {"mask", RunMask, {"--share", "--bits", "--sc", "--smooth"}},
       {"nonlinear", RunNonlinear, {"--function", "--segments", "--range", "--in-bits", "--out-bits"}, false},
   };
   return kinds;
@@ -203,7 +251,8 @@ ExitCode Run(const CLI::App& command, const Options& options) {
   const auto kind =
       std::find_if(kinds.begin(), kinds.end(), [&](const Kind& known) { return options.kind == known.name; });
   if (kind == kinds.end()) {
-    throw InvalidInput("stoch calibrate " + options.kind + ": allowed is smoothquant, awq, mp, rescale, nonlinear");
+    throw InvalidInput("stoch calibrate " + options.kind +
+                       ": allowed is smoothquant, awq, mp, rescale, mask, nonlinear");
   }
   CheckOptions(command, *kind);
   for (const char* option : {"--model", "--file"}) {
@@ -217,11 +266,32 @@ ExitCode Run(const CLI::App& command, const Options& options) {
     throw InvalidInput("--ref 0: allowed is 1..65536");
   }
   RequireOneDevice(options.device, "stoch calibrate");
-  CheckCanWrite(options.out);
   Options with = options;
+  std::istringstream shares(options.share == "{}" ? "" : options.share);  // {}: given without a number
+  for (std::string share; std::getline(shares, share, ',');) with.shares.push_back(share);
+  const bool is_mask = options.kind == "mask";
+  if (is_mask) {
+    if (with.shares.empty()) throw InvalidInput("stoch calibrate mask: give --share 0.05,0.1");
+    for (const std::string& share : with.shares) {
+      ShareOf(share);
+      CheckCanWrite(MaskPath(options, share));
+    }
+    if (command.get_option("--bits")->count() == 0) with.scales.bits = 7;
+  } else {
+    if (!with.shares.empty())
+      throw InvalidInput("--share " + with.shares.front() + ": a number is of stoch calibrate mask");
+    with.scales.share = command.get_option("--share")->count() > 0;
+    CheckCanWrite(options.out);
+  }
   with.windows.threads = options.device.threads > 0 ? options.device.threads : UsableThreads();
   kind->run(with, kind->reads_text ? Read(options) : Inputs());
   if (!options.output.json) return kDone;
+  if (is_mask) {
+    nlohmann::ordered_json outputs = nlohmann::ordered_json::array();
+    for (const std::string& share : with.shares) outputs.push_back(MaskPath(options, share));
+    PrintLine(nlohmann::ordered_json{{"kind", options.kind}, {"outputs", outputs}}.dump());
+    return kDone;
+  }
   PrintLine(nlohmann::ordered_json{
       {"kind", options.kind}, {"output", options.out}, {"sha256", Sha256Hex(ReadWholeFile(options.out))}}
                 .dump());
@@ -251,13 +321,19 @@ void AddLengthOptions(CLI::App& command, Options* options) {
   command
       .add_option("--weights", options->weights, "mp: of errors: uniform, measured, divergence, or a file {op: number}")
       ->capture_default_str();
-  command.add_option("--metric", lengths.metric, "mp: of rows: amax, l2, crest")->capture_default_str();
+  command
+      .add_option(
+          "--metric", lengths.metric,
+          "mp: of rows: amax, l2, crest, or auto: for each operator the one, and the sign, that ranks gains best")
+      ->capture_default_str();
   command.add_option("--sign", lengths.sign, "mp: 1, or -1: large metrics get short streams")->capture_default_str();
   command.add_option("--protect", lengths.protect, "mp: share of the channels that keep the longest level")
       ->capture_default_str();
-  command.add_option("--sc", options->sc, "mp, rescale: SC settings besides lengths; `stoch help sc`")
+  command
+      .add_option("--sc", options->sc,
+                  "mp, rescale, mask: SC settings, of mp and rescale besides lengths; `stoch help sc`")
       ->allow_extra_args(false);
-  command.add_option("--smooth", options->files.smooth, "mp: smoothing factors");
+  command.add_option("--smooth", options->files.smooth, "mp, mask: smoothing factors");
   command.add_option("--mask", options->files.mask, "mp: hybrid mask");
   command.add_option("--mask-bits", options->files.mask_bits, "mp: bits of every integer entry of the mask");
   command.add_option("--mp", options->files.mp, "rescale: the published table");
@@ -274,26 +350,36 @@ CommandBody AddCalibrate(CLI::App& command) {
       "  stoch calibrate smoothquant --model demo --file text --qk 0.5 --only qk -o qk.safetensors\n"
       "  stoch calibrate awq --model demo --file text --bits 4 -o awq.safetensors\n"
       "  stoch calibrate mp --model demo --file text --levels 128,64,32 --budget 0.375 -o lengths.json\n"
+      "  stoch calibrate mask --model demo --file text --sc stoc_len=32 --share 0.05,0.1,0.2 --bits 7 -o mask\n"
       "  stoch calibrate rescale --model demo --file text --mp published.json -o fixed.json\n"
       "  stoch calibrate nonlinear --function silu --segments 16 --range=-8,8 --out-bits 8 -o silu.safetensors");
   auto options = std::make_shared<Options>();
-  command.add_option("kind", options->kind, "smoothquant, awq, mp, rescale or nonlinear")->required();
+  command.add_option("kind", options->kind, "smoothquant, awq, mp, rescale, mask or nonlinear")->required();
   AddModelOptions(command, &options->model);
   command.remove_option(command.get_option("--context"));
   command.add_option("--file", options->file, "The text; - is standard input");
-  command.add_option("-o,--output", options->out, "The file to write: safetensors, or JSON of mp and rescale")
+  command
+      .add_option("-o,--output", options->out,
+                  "The file to write: safetensors, or JSON of mp and rescale; of mask OUT-SHARE.json")
       ->required();
   ScaleCalibration& scales = options->scales;
   command.add_option("--alpha", scales.alpha, "smoothquant: 0 is all on weights, 1 all on activations")
       ->capture_default_str();
-  command.add_flag("--share", scales.share, "smoothquant: one factor for all linears of an input");
+  command
+      .add_option(
+          "--share", options->share,
+          "smoothquant: one factor for all linears of an input; mask: shares of the operators of all layers that "
+          "become integers, as 0.05,0.1: OUT-SHARE.json each")
+      ->expected(0, 1)
+      ->type_name("[TEXT]");
   command.add_option("--qk", scales.qk_alpha,
                      "smoothquant: factors of qk after RoPE too: 0 is all on keys, 1 all on queries");
   command
       .add_option_function<std::string>(
           "--only", [&scales](const std::string&) { scales.only_qk = true; }, "smoothquant: qk: of nothing else")
       ->check(CLI::IsMember({"qk"}));
-  command.add_option("--bits", scales.bits, "awq: bits of a weight")->capture_default_str();
+  command.add_option("--bits", scales.bits, "awq: bits of a weight; mask: of integers, 7 if not given")
+      ->capture_default_str();
   AddLengthOptions(command, options.get());
   AddNonlinearOptions(command, options.get());
   command.add_option("--ctx", options->windows.ctx, "Tokens of a window")->capture_default_str();

@@ -3,11 +3,14 @@
 
 #include "research/profile.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <span>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -19,6 +22,7 @@
 #include "app/output.h"
 #include "app/progress.h"
 #include "app/report/profile.h"
+#include "app/report/sensitivity.h"
 #include "app/version.h"
 #include "engine/digest_cache.h"
 #include "kernels/base/error.h"
@@ -42,6 +46,7 @@ struct Options {
   ProfileOptions profile;
   std::string format = "md";
   std::string plot;  // a folder; "": none
+  bool sensitivity = false;
 };
 
 // Makes the folder of --plot before anything runs, so that a wrong one costs no time.
@@ -74,6 +79,27 @@ std::unique_ptr<Engine> OpenOne(const Options& options, const ArithmeticOptions&
   return OpenEngine(backend, OpenModelFiles(options.model.model), engine, options.device, options.output);
 }
 
+// The table of --sensitivity, in the place of a profile.
+ExitCode RunSensitivity(const Options& options, std::span<const int32_t> ids, const ArithmeticOptions& run) {
+  if (options.configs.size() > 1 || !options.plot.empty()) {
+    throw InvalidInput("--sensitivity: takes one --sc and no --plot");
+  }
+  constexpr int kBits = 7;
+  EngineOptions engine;
+  Apply(run, &engine);
+  const int64_t windows = static_cast<int64_t>(ids.size()) / options.profile.ctx;
+  EvaluatedText text;
+  text.windows = {options.profile.ctx, options.profile.max_windows > 0 ? options.profile.max_windows : windows,
+                  UsableThreads()};
+  text.backend = Open(options.device);
+  text.model = options.model.model;
+  text.ids = ids;
+  const std::filesystem::path base =
+      std::filesystem::temp_directory_path() / ("stoch-sensitivity-" + std::to_string(getpid()) + ".base");
+  Print(SensitivityTable(MeasureSensitivity(text, engine.sc, kBits, base.string()), kBits));
+  return kDone;
+}
+
 ExitCode Run(const Options& given) {
   Options options = given;
   if (options.output.json) options.format = "json";
@@ -94,6 +120,7 @@ ExitCode Run(const Options& given) {
   const std::string text = ReadWholeFile(options.file);
   const std::vector<int32_t> ids = tokenizer->Encode(text, {});
   CheckProfile(files.config, ids.size(), options.profile);
+  if (options.sensitivity) return RunSensitivity(options, ids, runs.front());
   MakePlotFolder(options.plot);
   const std::unique_ptr<TraceWriter> trace = OpenTrace(options.cost, runs.size());
   const std::shared_ptr<Backend> backend = Open(options.device);
@@ -161,6 +188,10 @@ CommandBody AddProfile(CLI::App& command) {
       ->check(CLI::IsMember({"md", "csv", "json", "jsonl"}));
   command.add_option("--plot", options->plot,
                      "Figures into this folder: a heat map of every configuration, and errors over stream length");
+  command.add_flag(
+      "--sensitivity", options->sensitivity,
+      "In place of all that: the divergence from the exact model with each operator of each layer alone in "
+      "streams, and in int7, as stoch calibrate mask ranks them");
   AddDeviceOptions(command, &options->device);
   AddOutputOptions(command, &options->output);
   command.get_option("--json")->excludes(command.get_option("--output"));

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// stoch calibrate mp --metric auto and stoch calibrate mask, as a user drives them.
+
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "tests/support/temp_dir.h"
+#include "tests/tools/cli_support.h"
+
+namespace stoch::test {
+namespace {
+
+class CalibrateCli : public testing::Test {
+ protected:
+  void SetUp() override { WriteFile(folder_ / "text", BirdsText(60)); }
+
+  double Ppl(std::vector<std::string> words) const {
+    words.insert(words.begin(), {"--json", "--file", folder_ / "text", "--ctx", "16", "--max-windows", "2"});
+    return ExpectJson(RunStoch(WithDemo("perplexity", words)))["results"][0]["ppl"].get<double>();
+  }
+
+  TempDir folder_;
+};
+
+TEST_F(CalibrateCli, AnOperatorsMetricIsTheBestOfSix) {
+  const auto table = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {
+        "mp",       "--file", folder_ / "text", "--ctx", "24", "--max-windows",   "2",
+        "--levels", "64,16",  "--budget",       "0.6",   "-o", folder_ / "table", "--quiet"};
+    words.insert(words.end(), more.begin(), more.end());
+    const ProcessResult made = RunStoch(WithDemo("calibrate", words));
+    EXPECT_EQ(made.exit_code, 0) << made.err;
+    return nlohmann::json::parse(ReadFile(folder_ / "table"));
+  };
+  struct Best {
+    double rho = -2;
+    std::string metric;
+    int sign = 0;
+  };
+  std::map<std::string, Best> best;
+  for (const std::string metric : {"amax", "l2", "crest"}) {
+    for (const int sign : {1, -1}) {
+      const nlohmann::json one = table({"--metric", metric, "--sign=" + std::to_string(sign)});
+      for (const auto& [op, rho] : one["metric_fidelity_rho"].items()) {
+        if (rho.get<double>() > best[op].rho) best[op] = {rho.get<double>(), metric, sign};
+      }
+    }
+  }
+  const nlohmann::json chosen = table({"--metric", "auto"});
+  ASSERT_EQ(best.size(), 9u);
+  std::set<std::string> metrics;
+  for (const auto& [op, one] : best) {
+    EXPECT_EQ(chosen["metric_fidelity_rho"][op].get<double>(), one.rho) << op;
+    EXPECT_EQ(chosen["dispatch_metrics"][op]["metric"].get<std::string>(), one.metric) << op;
+    EXPECT_EQ(chosen["dispatch_metrics"][op]["sign"].get<int>(), one.sign) << op;
+    metrics.insert(one.metric + std::to_string(one.sign));
+  }
+  EXPECT_GT(metrics.size(), 1u) << "one metric for all: nothing was chosen";
+  ExpectRefused(RunStoch(WithDemo("calibrate", {"mp", "--file", folder_ / "text", "--metric", "auto", "--sign=-1", "-o",
+                                                folder_ / "none"})),
+                "--sign -1: allowed is 1 with --metric auto");
+}
+
+TEST_F(CalibrateCli, MasksLeaveToIntegersWhatLosesMost) {
+  const auto mask = [&](const std::string& out, const std::vector<std::string>& more) {
+    std::vector<std::string> words = {
+        "mask",  "--file",     folder_ / "text",
+        "--ctx", "16",         "--max-windows",
+        "1",     "--sc",       "attention=exact,arith=fp,q_proj.arith=sc,down_proj.arith=sc,stoc_len=8",
+        "-o",    folder_ / out};
+    words.insert(words.end(), more.begin(), more.end());
+    return RunStoch(WithDemo("calibrate", words));
+  };
+  const ProcessResult made = mask("mask.json", {"--share", "0.1,0.5,1", "--bits", "8"});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  std::vector<std::string> first;  // operator and layer, as ranked
+  double before = 1e9;
+  std::istringstream rows(made.out);
+  for (std::string row; std::getline(rows, row);) {
+    std::istringstream cells(row);
+    std::string bar, op, layer, streams, integers, difference;
+    if (!(cells >> bar >> op >> bar >> layer >> bar >> streams >> bar >> integers >> bar >> difference)) continue;
+    if (op != "q_proj" && op != "down_proj") continue;
+    EXPECT_NEAR(std::stod(difference), std::stod(streams) - std::stod(integers), 2e-3 * std::stod(streams)) << row;
+    EXPECT_LE(std::stod(difference), before) << row;
+    before = std::stod(difference);
+    first.push_back(op + ' ' + layer);
+  }
+  ASSERT_EQ(first.size(), 10u) << made.out;  // two operators of five layers
+  for (const auto& [share, count] : {std::pair("0.1", 1), std::pair("0.5", 5), std::pair("1", 10)}) {
+    const auto json = nlohmann::json::parse(ReadFile(folder_ / ("mask-" + std::string(share) + ".json")));
+    std::set<std::string> integers;
+    for (const auto& [op, entries] : json["schedule"].items()) {
+      ASSERT_EQ(entries.size(), 5u);
+      for (size_t layer = 0; layer < 5; ++layer) {
+        const auto entry = entries[layer].get<std::string>();
+        if (entry == "int8") {
+          integers.insert(op + ' ' + std::to_string(layer));
+        } else {
+          EXPECT_EQ(entry, "sc");
+        }
+      }
+    }
+    EXPECT_EQ(integers, std::set<std::string>(first.begin(), first.begin() + count)) << share;
+  }
+  const std::string streams = "attention=exact,arith=fp,q_proj.arith=sc,down_proj.arith=sc,stoc_len=8";
+  EXPECT_EQ(Ppl({"--sc", streams, "--mask", folder_ / "mask-1.json"}),
+            Ppl({"--sc", "attention=exact,arith=fp,q_proj.arith=int8,down_proj.arith=int8"}));
+  ExpectRefused(mask("none", {"--share", "1.5"}), "--share 1.5: allowed are numbers in 0..1");
+  ExpectRefused(mask("none", {}), "give --share");
+  ExpectRefused(mask("none", {"--share", "0.5", "--bits", "9"}), "--bits 9: allowed is 2..8");
+  // profile prints the same numbers, in int7.
+  const ProcessResult seven = mask("seven", {"--share", "0"});
+  const ProcessResult profile =
+      RunStoch(WithDemo("profile", {"--file", folder_ / "text", "--ctx", "16", "--sc", streams, "--sensitivity"}));
+  EXPECT_EQ(profile.exit_code, 0) << profile.err;
+  EXPECT_EQ(profile.out, seven.out);
+}
+
+}  // namespace
+}  // namespace stoch::test
