@@ -80,7 +80,7 @@ TEST(MpFile, RefusesInOneSentence) {
   refused(R"({"stoc_len_levels": [64, 128]})", {"stoc_len_levels", "[64,128]", "lengths that fall"});
   refused(R"({"type": "AdaptiveMPConfig", "stoc_len_levels": [128, 64], "threshold_table_path": "no-such-file"})",
           {"no-such-file"});
-  refused(R"({"stoc_len_levels": [128, 64], "per_rung_grid": {"x": 3}})", {"per_rung_grid", "'x'", "1..256"});
+  refused(R"({"stoc_len_levels": [128, 64], "per_rung_grid": {"x": 3}})", {"per_rung_grid", "\"x\"", "1..256"});
   refused(R"({"stoc_len_levels": [128, 64], "per_rung_grid": {"64": 0}})", {"per_rung_grid", "1..256"});
   refused(R"({"stoc_len_levels": [128, 64], "per_rung_grid": [64]})", {"per_rung_grid", "an object"});
   refused(R"({"stoc_len_levels": [128, 64], "protected_channels": {"stoc_len": 0, "indices": {}}})", {"1..256"});
@@ -156,10 +156,10 @@ TEST_F(NonlinearFile, RefusesInOneSentence) {
     parts.metadata[key] = value;
     return parts;
   };
-  ExpectRefused(with("schema", "other"), {"table.safetensors", "schema = 'other'", "stoch-nonlinear-v1"});
-  ExpectRefused(with("function", "silu"), {"function = 'silu'", "exp"});
-  ExpectRefused(with("in_bits", "21"), {"in_bits = '21'", "none or -8..20"});
-  ExpectRefused(with("out_bits", "3x"), {"out_bits = '3x'"});
+  ExpectRefused(with("schema", "other"), {"table.safetensors", R"(schema = "other")", "stoch-nonlinear-v1"});
+  ExpectRefused(with("function", "silu"), {R"(function = "silu")", "exp"});
+  ExpectRefused(with("in_bits", "21"), {R"(in_bits = "21")", "none or -8..20"});
+  ExpectRefused(with("out_bits", "3x"), {R"(out_bits = "3x")"});
   Parts parts = good;
   parts.cuts = {-1, 2, 2};
   ExpectRefused(parts, {"cuts[2]", "more than the one before"});
