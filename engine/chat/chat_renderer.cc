@@ -40,7 +40,7 @@ class Ended : public InvalidInput {
   using InvalidInput::InvalidInput;
 };
 
-// What a process has taken of a processor, in its life; more than any limit where that is not known.
+// Processor time of a process in its life; more than any limit where that is not known.
 std::chrono::nanoseconds ProcessorTime(pid_t pid) {
   clockid_t clock{};
   timespec time{};

@@ -13,7 +13,7 @@
 namespace stoch {
 namespace {
 
-// What a character of a string with bounds is, as xgrammar writes it.
+// One character of a string with bounds, as xgrammar writes it.
 constexpr std::string_view kCharacter = R"([^\"\\\r\n])";
 // Strings with fewer characters to choose of are left as they are.
 constexpr int64_t kFew = 4;

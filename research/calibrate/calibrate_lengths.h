@@ -18,7 +18,7 @@
 
 namespace stoch {
 
-// Of LengthCalibration::metric: of amax, l2 and crest, each by 1 and -1, the first whose rank correlation with what the
+// A value of LengthCalibration::metric: of amax, l2 and crest, each by 1 and -1, the first whose rank correlation with what the
 // longest level gains over the shortest is largest, for each operator over all of its samples.
 inline constexpr const char* kAutoMetric = "auto";
 
@@ -46,7 +46,7 @@ struct CalibratedLengths {
   MpFile table;  // levels, sc_prec, halve, layer_buckets, buckets, dispatch, chunk_buckets, protected channels
   double average = 0, mac_average = 0;                    // what the table gives the samples
   std::map<std::string, std::optional<double>> fidelity;  // rank correlation of metric and gain, by operator
-  // Of metrics that were chosen, by operator: those of amax, -amax, l2, -l2, crest, -crest.
+  // Rank correlations of all candidates where metrics were chosen, by operator: amax, -amax, l2, -l2, crest, -crest.
   std::map<std::string, std::vector<std::optional<double>>> candidates;
 };
 

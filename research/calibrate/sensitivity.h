@@ -22,7 +22,7 @@ struct OperatorSensitivity {
   double gain() const { return in_streams - in_integers; }  // of integers
 };
 
-// Of every product in streams, the largest gain first, ties by layer, then operator. `base`: as of ExactDivergence.
+// The divergences of every product in streams, the largest gain first, ties by layer, then operator. `base`: as of ExactDivergence.
 // Errors: InvalidInput for bits other than 2..8, fewer windows than asked, no product in streams.
 std::vector<OperatorSensitivity> MeasureSensitivity(const EvaluatedText& text, const ScModelConfig& sc, int bits,
                                                     const std::string& base);

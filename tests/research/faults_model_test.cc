@@ -3,7 +3,6 @@
 // else.
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "engine/prefix_cache.h"
 #include "kernels/registry.h"
 #include "tests/kernels/gpu/cuda_or_skip.h"
+#include "tests/research/tiny_logits.h"
 #include "tests/support/backends_under_test.h"
 #include "tests/support/expect_invalid.h"
 #include "tests/support/temp_dir.h"
@@ -31,33 +31,17 @@ constexpr const char* kSettings[] = {
     "gate=and,fault_product=0.01", "acc_bits=9,acc_group=8", "adder=or,adder_group=4", "adder=apc,adder_group=6",
     "gate=and,adder=mux,adder_group=4", "arith=int8,acc_bits=18,fault_acc=0.01,fault_weight=0.01"};
 
-struct Way {
-  int64_t rows = 64;         // of a pass
-  int others = 0;            // sequences in its passes
-  uint32_t number = 0;       // of the sequence
-  int devices = 1;           // logical ones that divide each matrix
-  const char* variant = "";  // of the CPU
-  bool on_gpu = false;
-};
-
 class FaultsOnTiny : public testing::Test {
  protected:
   void SetUp() override { WriteTinyModel(scratch_.path(), {}); }
 
-  static std::shared_ptr<Backend> Open(const Way& run) {
-    const std::string one = run.on_gpu ? "cuda:0" : "cpu";
-    const std::string device = run.devices == 1 ? one : "cpu:" + std::to_string(run.devices);
-    return OpenBackend(device, {.threads = 2, .cpu_variant = run.variant}, nullptr);
-  }
-
-  std::unique_ptr<Engine> OpenModel(const std::string& settings, const Way& run) {
-    std::shared_ptr<Backend> backend = Open(run);
+  std::unique_ptr<Engine> OpenModel(const std::string& settings) {
     EngineOptions options;
     options.sc = ParseScModelConfig(std::vector<std::string>{settings});
     options.max_pass_rows = 128;
     options.max_sequences = 8;
-    if (run.devices > 1) options.placement = RowSplit(TinyLlamaConfig(), backend->devices());
-    return Engine::Open(std::move(backend), OpenModelFiles(scratch_.path().string()), options);
+    return Engine::Open(OpenBackend("cpu", {.threads = 2, .cpu_variant = ""}, nullptr),
+                        OpenModelFiles(scratch_.path().string()), options);
   }
 
   static std::vector<int32_t> Ids() {
@@ -67,37 +51,10 @@ class FaultsOnTiny : public testing::Test {
   }
 
   // Logits of every row of one sequence.
-  std::vector<float> Logits(const std::string& settings, const Way& run = {}) {
-    const auto engine = OpenModel(settings, run);
-    std::vector<std::unique_ptr<Sequence>> company;
-    for (int i = 0; i < run.others; ++i) {
-      company.push_back(engine->NewSequence(64));
-      company.back()->Append(std::vector<int32_t>(3, 7 + i));
-      company.back()->set_number(static_cast<uint32_t>(3 + i));
-    }
-    const auto sequence = engine->NewSequence(64);
-    sequence->set_number(run.number);
-    sequence->Append(Ids());
-    std::vector<float> all;
-    for (bool first = true; sequence->pending() > 0; first = false) {
-      std::vector<StepItem> items;
-      for (const auto& other : company) {
-        if (first) items.push_back({other.get(), 3, StepOutput::kAll});
-      }
-      const auto before = static_cast<int64_t>(items.size()) * 3;
-      const int64_t now = std::min(run.rows, sequence->pending());
-      items.push_back({sequence.get(), now, StepOutput::kAll});
-      engine->Step(items);
-      std::vector<float> logits(static_cast<size_t>(now) * kVocab);
-      engine->ReadLogits(before, now, logits.data());
-      all.insert(all.end(), logits.begin(), logits.end());
-    }
-    return all;
+  std::vector<float> Logits(const std::string& settings, const Way& way = {}) {
+    return TinyLogits(scratch_.path(), settings, {}, way);
   }
-
-  static bool Same(const std::vector<float>& a, const std::vector<float>& b) {
-    return a.size() == b.size() && !a.empty() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-  }
+  static bool Same(const std::vector<float>& a, const std::vector<float>& b) { return SameLogits(a, b); }
 
   TempDir scratch_;
 };
@@ -134,7 +91,7 @@ TEST_P(FaultsModel, FaultsOfASequenceAreThoseOfItsNumber) {
 }
 
 TEST_P(FaultsModel, PrefixesAreReusedBetweenEqualNumbers) {
-  const auto engine = OpenModel(std::string(GetParam()), {});
+  const auto engine = OpenModel(std::string(GetParam()));
   PrefixCache prefixes(*engine);
   const auto generate = [&](uint32_t number, PrefixCache* cache, int64_t* reused) {
     GenerateRequest request;

@@ -25,7 +25,7 @@ std::vector<float> TinyLogits(const std::filesystem::path& folder, const std::st
   options.sc = ParseScModelConfig(std::vector<std::string>{settings});
   ReadScFiles(files, &options.sc);
   options.max_pass_rows = 128;
-  options.max_sequences = 4;
+  options.max_sequences = 8;
   if (way.dealt) {
     options.placement = SequenceSplit(TinyLlamaConfig(), backend->devices(), way.devices);
   } else if (way.devices > 1) {
@@ -36,10 +36,12 @@ std::vector<float> TinyLogits(const std::filesystem::path& folder, const std::st
   for (int i = 0; i < way.others; ++i) {
     company.push_back(engine->NewSequence(64));
     company.back()->Append(std::vector<int32_t>(3, 7 + i));
+    company.back()->set_number(static_cast<uint32_t>(3 + i));
   }
   const auto sequence = engine->NewSequence(64);
   std::vector<int32_t> ids;
   for (int i = 0; i < 40; ++i) ids.push_back((i * 37 + 5) % static_cast<int>(kVocab));
+  sequence->set_number(way.number);
   sequence->Append(ids);
   std::vector<float> all;
   for (bool first = true; sequence->pending() > 0; first = false) {

@@ -12,8 +12,9 @@
 namespace stoch::test {
 
 struct Way {
-  int64_t rows = 64;  // of a pass
-  int others = 0;     // sequences in its passes
+  int64_t rows = 64;    // of a pass
+  int others = 0;       // sequences in its passes
+  uint32_t number = 0;  // of the sequence
   int devices = 1;
   bool dealt = false;        // positions over the devices, in place of rows of weights
   const char* variant = "";  // of the CPU

@@ -27,12 +27,11 @@ struct AppendArgs {
 
 // Codes as they are read, by the draws of their token and head.
 struct FaultyReader {
-  const HardwareView& hardware;
   const ScWordFaultView& words;
   uint64_t key = 0;
 
   __device__ FaultyReader(const HardwareView& view, FaultKind kind, uint64_t site, uint64_t row)
-      : hardware(view), words(kind == FaultKind::kWeight ? view.weight : view.activation) {
+      : words(kind == FaultKind::kWeight ? view.weight : view.activation) {
     if (words.any()) key = RandomBits(SiteKey(view.seed, kind, site), 0, row);
   }
   __device__ uint8_t operator()(uint8_t code, int column) const {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "kernels/base/buffer.h"
 #include "kernels/sc/hardware/accumulator.h"
