@@ -18,6 +18,7 @@
 #include "models/sc_model_config.h"
 #include "python/src/base/bind.h"
 #include "python/src/multiplier.h"
+#include "research/vectors/stream_vectors.h"
 
 namespace nb = nanobind;
 
@@ -46,6 +47,26 @@ ScConfig FromSettings(const Settings& settings) {
   for (const auto& [name, value] : settings) SetScParameter(config, name, value);
   ResolveTables(&config);
   return config;
+}
+
+// Whether each cycle of one side's stream is on, where it runs freely.
+std::vector<int> StreamOf(const Config& config, int level, const std::string& side, int mask) {
+  const ScConfig& resolved = config.resolved();
+  if (resolved.arith != ScArith::kSc || !HasSource(resolved.gate)) {
+    throw InvalidInput("streams: allowed is arith = sc and a gate of streams, not " + Describe(config.config()));
+  }
+  const ScOperator& op = *config.op();
+  const int low = op.code == ScCode::kAsymmetric ? 0 : -op.q_max;
+  if (level < low || level > op.q_max) {
+    throw InvalidInput("level = " + std::to_string(level) + ": allowed is " + std::to_string(low) + ".." +
+                       std::to_string(op.q_max));
+  }
+  if (side != "a" && side != "b") throw InvalidInput("side = '" + side + "': allowed is 'a' or 'b'");
+  if (mask < 0 || mask >= op.masks) {
+    throw InvalidInput("mask = " + std::to_string(mask) + ": allowed is 0.." + std::to_string(op.masks - 1));
+  }
+  const std::vector<bool> bits = GateStreams(op).Side(side == "a" ? ScSide::kA : ScSide::kB, mask, level);
+  return {bits.begin(), bits.end()};
 }
 
 // (name, alias, kind, default as text); kind is integer, flag, choice, list or text.
@@ -151,6 +172,8 @@ void BindConfig(nb::module_& m) {
   m.def(
       "parse_config", [](const std::string& text) { return Split(text); }, nb::arg("text"));
   m.def("parameters", &Parameters, "(name, alias, kind, default as text) of every parameter.");
+  m.def("streams", &StreamOf, nb::arg("config"), nb::arg("level"), nb::arg("side"), nb::arg("mask"),
+        "0 or 1 for each cycle of one side of a product.");
   m.def("operator_configs", &OperatorConfigs, nb::arg("settings"),
         "([(operator, its configuration as text)], attention) of a model.");
   m.def(

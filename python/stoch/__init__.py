@@ -11,7 +11,7 @@ import logging as _logging
 
 from stoch._commands import bench, calibrate, profile, sweep, trace_cost, verify
 from stoch._config import ModelConfig, ScConfig
-from stoch._matmul import Packed, pack, sc_matmul, synchronize
+from stoch._matmul import Packed, pack, sc_matmul, streams, synchronize
 from stoch._model import Engine, Model, Perplexity, Result, Sequence, Stream, load
 from stoch._multiplier import MultiplierTable, multiplier_table
 from stoch._rows import Plot, Rows
@@ -50,6 +50,7 @@ __all__ = [
     "pack",
     "profile",
     "sc_matmul",
+    "streams",
     "sweep",
     "synchronize",
     "trace_cost",

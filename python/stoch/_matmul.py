@@ -7,8 +7,10 @@ import functools
 import operator
 from typing import Any
 
+import numpy as np
+
 from stoch import _arrays, _mixed, _stoch
-from stoch._config import ScConfig, ScValue, config_of
+from stoch._config import ScConfig, ScValue, check_text, config_of
 from stoch._products import product, sums_of
 
 
@@ -131,6 +133,22 @@ def sc_matmul(
         return _packed_product(a, b, out, stream, check_finite)
     y = product(a, b, chosen, out=out, stream=stream, check_finite=check_finite)
     return (y, sums_of(a, b, chosen)) if counts else y
+
+
+def streams(config: ScConfig | None, level: int, side: str, mask: int = 0, **parameters: ScValue) -> np.ndarray:
+    """The bits of one side of a product, uint8 [stoc_len]: 1 in cycles whose number is below the bound of `level`.
+
+    level is what a quantizer makes (its sign lies outside, but for xnor), side 'a' (activations) or 'b', where the stream
+    runs freely: gate=enabled takes b's bits one by one, while a's are on. Dimension d of a chunk has mask d mod M, M the
+    masks of the configuration.
+
+    >>> import stoch
+    >>> stoch.streams(stoch.ScConfig(sc_prec=3, scramble="off"), 2, "a")
+    array([1, 1, 0, 1, 1, 0, 0, 1], dtype=uint8)
+    """
+    chosen = config_of(config, parameters)
+    bits = _stoch.streams(chosen._handle, operator.index(level), check_text("side", side), operator.index(mask))
+    return np.array(bits, dtype=np.uint8)
 
 
 _is_given = functools.partial(operator.is_not, None)

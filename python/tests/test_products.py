@@ -292,3 +292,38 @@ def test_counts_of_ones_own() -> None:
     with pytest.raises(stoch.InvalidInput, match="counts has entries up to 40000"):
         config.replace(counts=np.full((8, 8), 40000))
     assert stoch.ScConfig(source="lfsr").source_seed_b is None
+
+
+@pytest.mark.parametrize("text", ["gate=and,stoc_len=128", "gate=xnor,stoc_len=128", "halve=1,stoc_len=96", "source=lfsr,sc_prec=6,mode=unipolar,stoc_len=48"])
+def test_streams_have_the_counts_of_products(text: str) -> None:
+    config = stoch.ScConfig.parse(text)
+    levels = 2 ** (config.sc_prec - 1) - 1 if config.mode == "bipolar" else 2**config.sc_prec - 1
+    xnor, enabled = config.gate == "xnor", config.gate == "enabled"
+    # Codes that are the numbers: a scope with its largest level in it, here dimension 0; dimension d has mask d.
+    a = np.arange(7, dtype=np.float32) * 4 + 1
+    a[0] = levels
+    b = a[::-1].copy()
+    b[0] = levels
+    if config.mode == "unipolar":
+        a[-1] = b[-1] = 0
+    _, acc = stoch.sc_matmul(a[None], b[None], config, counts=True)
+    total = 0
+    for d in range(len(a)):
+        bits, other = stoch.streams(config, int(a[d]), "a", d), stoch.streams(config, int(b[d]), "b", d)
+        assert bits.shape == (config.resolve().stoc_len,) and bits.dtype == np.uint8
+        if enabled:
+            other = other[np.cumsum(bits) - bits]
+        total += 2 * int((bits == other).sum()) - len(bits) if xnor else int((bits & other).sum())
+    assert acc.item() == total
+
+
+def test_streams_refuse_what_has_none() -> None:
+    for arguments, words in [
+        (("arith=int8", 1, "a", 0), "arith = sc"),
+        (("", 128, "a", 0), "level = 128: allowed is -127..127"),
+        (("mode=unipolar", -1, "a", 0), "allowed is 0..255"),
+        (("", 1, "c", 0), "'a' or 'b'"),
+        (("scramble_masks=16,stoc_len=64", 1, "b", 16), "mask = 16: allowed is 0..15"),
+    ]:
+        with pytest.raises(stoch.InvalidInput, match=words.replace("(", r"\(")):
+            stoch.streams(stoch.ScConfig.parse(arguments[0]), *arguments[1:])
