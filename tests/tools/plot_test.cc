@@ -113,6 +113,16 @@ TEST(Plot, EveryBaselineHasDashesOfItsOwn) {
   EXPECT_EQ(Count(svg, ">exact<") + Count(svg, ">int8<"), 2);
 }
 
+TEST(Plot, LegendsCoverNoBars) {
+  Chart chart;
+  chart.series = {{"a series", {{1, 1}, {2, 1}, {9, 1}, {10, 1, "", ChartSpread{0, 10}}}}};
+  const std::string svg = ChartSvg(chart);
+  // Next to the left axis: the bar is at the right, from the bottom to the top.
+  EXPECT_EQ(Count(svg, "<text x=\"118.00\""), 1) << svg;
+  chart.series[0].points[3].spread.reset();
+  EXPECT_EQ(Count(ChartSvg(chart), "<text x=\"118.00\""), 0) << "no bar";
+}
+
 TEST(Plot, TicksMayBeGivenAndFontsHaveTheirSize) {
   Chart chart;
   chart.x_label = "stream length (cycles)";

@@ -175,7 +175,7 @@ class Drawing {
     return names;
   }
 
-  // In the corner that has the fewest points below it, or next to the axes: its top left.
+  // In the corner that has the fewest points and bars below it, or next to the axes: its top left.
   std::pair<double, double> LegendPlace(double width, double height) const {
     if (IsCrowded(chart_)) return {chart_.width - right_ + 12 * scale_, top_};
     const double lefts[] = {chart_.width - right_ - width - 6, left_ + 8};
@@ -185,7 +185,9 @@ class Drawing {
     for (const double y : tops) {
       for (const double x : lefts) {
         const auto covered = static_cast<size_t>(std::count_if(all_.begin(), all_.end(), [&](const ChartPoint& point) {
-          return X(point.x) > x - 6 && X(point.x) < x + width + 6 && Y(point.y) > y - 6 && Y(point.y) < y + height + 6;
+          const double top = Y(point.spread ? point.spread->high : point.y);
+          const double bottom = Y(point.spread ? point.spread->low : point.y);
+          return X(point.x) > x - 6 && X(point.x) < x + width + 6 && bottom > y - 6 && top < y + height + 6;
         }));
         if (covered >= fewest) continue;
         fewest = covered;
