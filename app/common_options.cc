@@ -166,7 +166,9 @@ void AddScFileOptions(CLI::App& command, ScFileOptions* options) {
           "Smoothing factors of linears, or of qk after RoPE (safetensors of stoch calibrate, or JSON); twice: both")
       ->expected(1, 2)
       ->check(NotEmpty());
-  command.add_option("--mask", files.mask, "Hybrid mask: sc, fp or intN for each operator and layer (JSON)")
+  command
+      .add_option("--mask", files.mask,
+                  "Hybrid mask: sc, fp, intN, fp8_e4m3 or mxint8 for each operator and layer (JSON)")
       ->check(NotEmpty());
   command.add_option("--mask-bits", files.mask_bits, "Bits of every integer entry of the mask");
 }

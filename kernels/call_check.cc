@@ -49,12 +49,16 @@ void CheckDilated(const AttentionCall& call) {
                           std::to_string(pair.dilation) + ", expected 1 or more of both");
   }
   if (call.first_head < 0) Reject(call.site, "first head " + std::to_string(call.first_head) + ", expected 0 or more");
-  const auto refuses = [&](const ScOperatorPtr& av, const ScExtrasPtr& qk_extras, const ScExtrasPtr& av_extras) {
+  const auto refuses = [&](const ScOperatorPtr& qk, const ScOperatorPtr& av, const ScExtrasPtr& qk_extras,
+                           const ScExtrasPtr& av_extras) {
     if (qk_extras != nullptr || av_extras != nullptr) Reject(call.site, "dilated attention has no mixed lengths");
     if (IntBits(av->config.arith) > 0) Reject(call.site, "dilated attention: av has no integer arithmetic");
+    for (const ScOperatorPtr& op : {qk, av}) {
+      if (IsNumberFormat(op->config.arith)) Reject(call.site, "dilated attention: no arith = fp8_e4m3 and mxint8");
+    }
   };
-  if (spec.layers.empty()) return refuses(spec.av, nullptr, nullptr);
-  for (const KvCacheSpec::Products& layer : spec.layers) refuses(layer.av, layer.qk_extras, layer.av_extras);
+  if (spec.layers.empty()) return refuses(spec.qk, spec.av, nullptr, nullptr);
+  for (const KvCacheSpec::Products& layer : spec.layers) refuses(layer.qk, layer.av, layer.qk_extras, layer.av_extras);
 }
 
 // A matrix, or a batch of them.
@@ -222,7 +226,8 @@ void CheckAttentionSequence(const AttentionCall& call, int64_t end, int64_t num_
   }
   if (spec.mode == AttentionMode::kExact) return;
   const ScOperator& av = spec.layers.empty() ? *spec.av : *spec.layers[static_cast<size_t>(call.cache_layer)].av;
-  if (IntBits(av.config.arith) == 0) CheckAccumulator(av, end, SiteName(call.site));  // integers are summed by chunks
+  const bool by_chunk = IntBits(av.config.arith) > 0 || IsNumberFormat(av.config.arith);
+  if (!by_chunk) CheckAccumulator(av, end, SiteName(call.site));
 }
 
 void CheckAttentionPage(const AttentionCall& call, int64_t page) {

@@ -124,6 +124,7 @@ struct KvCacheSpec {
   std::vector<Products> layers = {};       // [num_layers]
   bool smooths_qk = false;                 // calls may give AttentionCall::qk_smooth
   Precision precision = Precision::kFp32;  // kFp16: half storage of the baseline
+  int64_t key_scales = 1;                  // scales of a key: one for each block of a layer's qk in MXINT8
 };
 
 class KvCache {

@@ -10,6 +10,7 @@
 #include "kernels/call_check.h"
 #include "kernels/math/elementary.h"
 #include "kernels/math/half.h"
+#include "kernels/math/number_formats.h"
 #include "kernels/stripes.h"
 
 namespace stoch {
@@ -40,7 +41,7 @@ float Element(const WeightSource& source, int64_t i) {
 
 void CheckKvOperator(std::string_view name, const ScOperatorPtr& op, AttentionMode mode) {
   if (!op) RejectOperator(name, " is missing");
-  if (IntBits(op->config.arith) > 0) return;  // rows and chunks of its own
+  if (IntBits(op->config.arith) > 0 || IsNumberFormat(op->config.arith)) return;  // rows and chunks of its own
   if (op->config.chunk_d != 0) {
     RejectOperator(name,
                    ": SC parameter chunk_d = " + std::to_string(op->config.chunk_d) + ": allowed is 0 in attention");
@@ -83,7 +84,13 @@ void CheckStack(std::span<const WeightSource> parts) {
 }
 
 void CheckAccumulator(const ScOperator& op, int64_t dims, std::string_view where) {
-  if (!HasSource(op.config.gate) || IntBits(op.config.arith) > 0) {
+  if (op.config.arith == ScArith::kFp8E4m3) {
+    constexpr int64_t kMost = (int64_t{1} << 53) / (kE4m3Levels * kE4m3Levels);  // sums are exact in double
+    if (dims <= kMost) return;
+    throw InvalidInput(std::string(where) + ": " + std::to_string(dims) +
+                       " dimensions of arith = fp8_e4m3 in a chunk: allowed are " + std::to_string(kMost));
+  }
+  if (!HasSource(op.config.gate) || op.config.arith != ScArith::kSc) {
     if (dims * std::max(op.max_count, op.q_max) < int64_t{1} << 31) return;
     throw InvalidInput(std::string(where) + ": " + std::to_string(dims) + " dimensions of table entries up to " +
                        std::to_string(op.max_count) + " overflow a 32-bit sum");

@@ -21,6 +21,12 @@ void ValidateOperator(const ScModelConfig& config, ScOperatorId id, const ScConf
   if (config.dilated.enabled && id == ScOperatorId::kAv && IntBits(op.arith) > 0) {
     Reject(name + ".arith", "int" + std::to_string(IntBits(op.arith)), "sc with attention = dilated");
   }
+  if (id == ScOperatorId::kAv && op.arith == ScArith::kMxInt8) {
+    Reject(name + ".arith", "mxint8", "sc, int2..int8, fp8_e4m3 (blocks along positions would change as tokens come)");
+  }
+  if (config.dilated.enabled && IsAttentionProduct(id) && IsNumberFormat(op.arith)) {
+    Reject(name + ".arith", op.arith == ScArith::kMxInt8 ? "mxint8" : "fp8_e4m3", "sc with attention = dilated");
+  }
   const bool is_window = config.attention == AttentionMode::kPerHead || config.attention == AttentionMode::kPerRow;
   if (IsAttentionProduct(id) && (is_window || config.dilated.enabled) && (HasFaults(op) || !HasPlainSums(op))) {
     const ScConfig plain;

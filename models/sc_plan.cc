@@ -73,7 +73,7 @@ void CheckBackend(const Backend& backend, const LinearSpec& spec, std::string_vi
     throw InvalidInput(std::string(op) + ": " + missing + " runs on the CPU only: give --device cpu");
   }
   if (backend.has_extras()) return;
-  const bool plain = spec.sc != nullptr && IntBits(spec.sc->config.arith) == 0 && HasSource(spec.sc->config.gate) &&
+  const bool plain = spec.sc != nullptr && spec.sc->config.arith == ScArith::kSc && HasSource(spec.sc->config.gate) &&
                      spec.extras == nullptr;
   if (plain) return;
   throw InvalidInput(std::string(op) + ": mixed lengths, layers with settings of their own in attention, protected " +
@@ -342,7 +342,7 @@ ScConfig ScPlan::Config(int layer, ScOperatorId id) const {
   ScConfig op = layer < 0 ? sc_.at(id) : sc_.at(layer, id);
   const bool streams = op.arith == ScArith::kSc && HasSource(op.gate);
   constexpr int64_t kIntChunk = 128;
-  if (IntBits(op.arith) > 0 && IsAttention(id)) op.chunk_d = kIntChunk;
+  if (op.arith != ScArith::kSc && IsAttention(id)) op.chunk_d = kIntChunk;
   if (streams && sc_.files.mp != nullptr && id != ScOperatorId::kLmHead) {
     const int64_t own = IsAttention(id) || ProtectedChannels(layer, ScOperatorName(id)) == nullptr
                             ? 0

@@ -24,6 +24,8 @@ std::vector<ScOperatorId> LayerOrder(const DecoderConfig& config) {
 
 ProductKind KindOf(const ScConfig& config) {
   if (config.arith == ScArith::kFp) return ProductKind::kFp;
+  if (config.arith == ScArith::kFp8E4m3) return ProductKind::kE4m3;
+  if (config.arith == ScArith::kMxInt8) return ProductKind::kMxInt8;
   if (IntBits(config.arith) > 0) return ProductKind::kInteger;
   return config.gate == ScGate::kTable ? ProductKind::kTable : ProductKind::kStreams;
 }

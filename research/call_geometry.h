@@ -16,7 +16,7 @@
 namespace stoch {
 
 // What multiplies.
-enum class ProductKind : uint8_t { kStreams, kTable, kInteger, kFp };
+enum class ProductKind : uint8_t { kStreams, kTable, kInteger, kE4m3, kMxInt8, kFp };
 
 // One operator of one layer.
 struct ModelOperator {

@@ -33,7 +33,19 @@ Json MacsJson(const MacCounts& macs) {
   for (const auto& [bits, count] : macs.integers) integers["int" + std::to_string(bits)] = IntegerJson(count);
   Json json = {{"sc", IntegerJson(macs.sc)}, {"table", IntegerJson(macs.table)}};
   json.update(integers);
+  if (macs.fp8 != 0) json["fp8_e4m3"] = IntegerJson(macs.fp8);
+  if (macs.mxint8 != 0) json["mxint8"] = IntegerJson(macs.mxint8);
   json["fp"] = IntegerJson(macs.fp);
+  return json;
+}
+
+Json ShareJson(const MacCounts& macs) {
+  Json json = {{"sc", RatioOf(macs.sc, macs.all())},
+               {"table", RatioOf(macs.table, macs.all())},
+               {"int", RatioOf(macs.integer(), macs.all())}};
+  if (macs.fp8 != 0) json["fp8_e4m3"] = RatioOf(macs.fp8, macs.all());
+  if (macs.mxint8 != 0) json["mxint8"] = RatioOf(macs.mxint8, macs.all());
+  json["fp"] = RatioOf(macs.fp, macs.all());
   return json;
 }
 
@@ -74,6 +86,8 @@ MacCounts& MacCounts::operator+=(const MacCounts& other) {
   sc += other.sc;
   table += other.table;
   for (const auto& [bits, count] : other.integers) integers[bits] += count;
+  fp8 += other.fp8;
+  mxint8 += other.mxint8;
   fp += other.fp;
   return *this;
 }
@@ -129,11 +143,7 @@ Json ScCost::ToJson(bool layers) const {
                {"mac_avg_stoc_len_linears", OrNull(linears_average())},
                {"mac_avg_stoc_len_attention", OrNull(attention_average())},
                {"mac_avg_stoc_len_by_op", by_op_json},
-               {"mac_share",
-                {{"sc", RatioOf(total.sc, total.all())},
-                 {"table", RatioOf(total.table, total.all())},
-                 {"int", RatioOf(total.integer(), total.all())},
-                 {"fp", RatioOf(total.fp, total.all())}}},
+               {"mac_share", ShareJson(total)},
                {"macs", MacsJson(total)},
                {"calls", calls}};
   if (lengths_known()) {

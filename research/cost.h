@@ -28,9 +28,11 @@ struct MacCounts {
   Int128 sc = 0;                   // streams, pruned ones included
   Int128 table = 0;                // gate=table
   std::map<int, Int128> integers;  // arith=intN, by N
-  Int128 fp = 0;                   // arith=fp, attention=exact and an exact LM head
-  Int128 integer() const;          // of any N
-  Int128 all() const { return sc + table + integer() + fp; }
+  Int128 fp8 = 0;                  // arith=fp8_e4m3
+  Int128 mxint8 = 0;
+  Int128 fp = 0;           // arith=fp, attention=exact and an exact LM head
+  Int128 integer() const;  // of any N
+  Int128 all() const { return sc + table + integer() + fp8 + mxint8 + fp; }
   MacCounts& operator+=(const MacCounts& other);
 };
 // A number, or decimal text beyond 64 bits.
@@ -65,7 +67,7 @@ struct ScCost {
   Int128 mac_cycles() const;
 
   // {mac_avg_stoc_len, mac_avg_stoc_len_linears, mac_avg_stoc_len_attention, mac_avg_stoc_len_by_op{op},
-  // mac_share{sc, table, int, fp}, macs, calls, mac_cycles, tile_avg_stoc_len{"8"}, dram_read_bytes, array{R, C, K,
+  // mac_share{sc, table, int, fp}, with fp8_e4m3 and mxint8 where there are such macs, macs, calls, mac_cycles, tile_avg_stoc_len{"8"}, dram_read_bytes, array{R, C, K,
   // FILL, cycles, sng_bits, sram_read_bytes}}; with `layers` also `operators`, every one of every layer. Null: an
   // average that is absent.
   nlohmann::ordered_json ToJson(bool layers = false) const;

@@ -247,6 +247,8 @@ ScCost ScCostCollector::Cost() const {
       case ProductKind::kStreams: to.macs.sc = macs; break;
       case ProductKind::kTable: to.macs.table = macs; break;
       case ProductKind::kInteger: to.macs.integers[IntBits(op.config.arith)] = macs; break;
+      case ProductKind::kE4m3: to.macs.fp8 = macs; break;
+      case ProductKind::kMxInt8: to.macs.mxint8 = macs; break;
       case ProductKind::kFp: to.macs.fp = macs; break;
     }
     to.lengths_known = !op.mixed || state_->lengths_known;

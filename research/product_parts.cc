@@ -62,6 +62,7 @@ ScOperatorPtr AsymmetricProduct(const ScOperator& op) {
 
 ScOperatorPtr QuantizedOperator(const ScOperator& op) {
   if (op.code == ScCode::kAsymmetric) return AsymmetricProduct(op);
+  if (IsNumberFormat(op.config.arith)) return std::make_shared<ScOperator>(op);  // sums are exact as they are
   int bits = 2;
   while ((1 << (bits - 1)) - 1 < op.q_max) ++bits;
   ScConfig config = WithIdealHardware(op.config);
@@ -153,7 +154,8 @@ AttentionParts::AttentionParts(const ProductRunner& runner, const DecoderConfig&
       mode_(sc.attention),
       dilated_(sc.DilatedPairs()),
       products_(std::move(products)) {
-  if (mode_ != AttentionMode::kPerToken || products_.qk->config.chunk_d == 0) return;
+  const ScConfig& qk = products_.qk->config;
+  if (mode_ != AttentionMode::kPerToken || qk.chunk_d == 0 || qk.arith == ScArith::kMxInt8) return;
   auto whole = std::make_shared<ScOperator>(*products_.qk);  // a query is one chunk there
   whole->config.chunk_d = 0;
   products_.qk = whole;

@@ -10,6 +10,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/math/elementary.h"
+#include "kernels/math/number_formats.h"
 #include "kernels/math/quantize.h"
 #include "kernels/math/reduce.h"
 #include "kernels/sc/hardware/words.h"
@@ -36,7 +37,14 @@ Scope Quantize(const ScOperator& op, const float* x, int64_t n) {
     }
     return scope;
   }
-  scope.scale = BipolarScale(std::max(std::abs(*low), std::abs(*high)), op.q_max, op.scale_floor);
+  const float max_abs = std::max(std::abs(*low), std::abs(*high));
+  if (op.config.arith == ScArith::kFp8E4m3) {
+    scope.scale = E4m3Scale(max_abs);
+    for (int64_t i = 0; i < n; ++i) scope.q.push_back(E4m3Level(E4m3Code(x[i] / scope.scale)));
+    return scope;
+  }
+  scope.scale =
+      op.config.arith == ScArith::kMxInt8 ? MxScale(max_abs) : BipolarScale(max_abs, op.q_max, op.scale_floor);
   for (int64_t i = 0; i < n; ++i) scope.q.push_back(BipolarLevel(x[i], scope.scale, op.q_max));
   return scope;
 }
@@ -80,7 +88,14 @@ void KeepCodes(const Scope& scope, int64_t row, int64_t cols, int64_t begin, std
 // Positions of a chunk of p v.
 int64_t PerTokenChunk(const ScConfig& config, int64_t positions) {
   constexpr int64_t kIntChunk = 128;
-  return IntBits(config.arith) > 0 ? kIntChunk : positions;
+  return config.arith != ScArith::kSc ? kIntChunk : positions;
+}
+
+// One sum of levels of numbers in E4M3.
+int64_t SumOfLevels(const int* a, const int* b, int64_t dims) {
+  int64_t sum = 0;
+  for (int64_t d = 0; d < dims; ++d) sum += int64_t{a[d]} * b[d];
+  return sum;
 }
 
 // Operators by length; 0 is the configuration's own.
@@ -143,7 +158,9 @@ ReferenceProduct MultiplyReference(const HostMatrix& a, const HostMatrix& b, con
   const int64_t size = own.config.chunk_d > 0 ? std::min(own.config.chunk_d, a.cols) : a.cols;
   ReferenceProduct product;
   product.chunks = (a.cols + size - 1) / size;
+  const bool is_e4m3 = own.config.arith == ScArith::kFp8E4m3;
   product.acc.assign(static_cast<size_t>(a.rows * product.chunks * b.rows), 0);
+  if (is_e4m3) product.wide_acc.assign(product.acc.size(), 0);
   product.y = {a.rows, b.rows, std::vector<float>(static_cast<size_t>(a.rows * b.rows), 0.0f)};
   product.codes_a.resize(static_cast<size_t>(a.rows * a.cols));
   product.codes_b.resize(static_cast<size_t>(b.rows * b.cols));
@@ -173,15 +190,22 @@ ReferenceProduct MultiplyReference(const HostMatrix& a, const HostMatrix& b, con
       const ScAccumulator::Row keys = accumulator.KeysOf(site, site.first_row + static_cast<uint64_t>(n));
       for (int64_t m = 0; m < b.rows; ++m) {
         const Scope& other = right[static_cast<size_t>(m)];
+        const auto at = static_cast<size_t>((n * product.chunks + c) * b.rows + m);
+        float& y = product.y.row(n)[m];
+        if (is_e4m3) {
+          product.wide_acc[at] = SumOfLevels(left.q.data(), other.q.data(), dims);
+          y = y + E4m3Product(product.wide_acc[at], left.scale, other.scale);
+          continue;
+        }
         const ScLevelRange range{left.q.data(), other.q.data(), 0, 0, dims};
         const int32_t acc = AccumulateLevels(op, accumulator, range, keys, FaultColumn(c, site.first_output + m));
-        product.acc[static_cast<size_t>((n * product.chunks + c) * b.rows + m)] = acc;
-        float& y = product.y.row(n)[m];
+        product.acc[at] = acc;
         if (op.code == ScCode::kAsymmetric) {
           y = UnipolarProduct(acc, op.gain, static_cast<int>(dims), {left.scale, left.zero, left.sum},
                               {other.scale, other.zero, other.sum});
         } else {
-          y = y + BipolarProduct(acc, op.gain, left.scale, other.scale);
+          y = y + (op.config.arith == ScArith::kMxInt8 ? MxProduct(acc, left.scale, other.scale)
+                                                       : BipolarProduct(acc, op.gain, left.scale, other.scale));
         }
       }
     }
@@ -202,6 +226,7 @@ void SoftmaxReference(float* s, int64_t n, const NonlinearTable* table) {
 }
 
 HostMatrix MultiplyQuantized(const HostMatrix& a, const HostMatrix& b, const ScConfig& config) {
+  if (IsNumberFormat(config.arith)) return MultiplyReference(a, b, config, {}).y;
   const ScOperatorPtr op = MakeScOperator(config);
   const int64_t size = op->config.chunk_d > 0 ? std::min(op->config.chunk_d, a.cols) : a.cols;
   HostMatrix y{a.rows, b.rows, std::vector<float>(static_cast<size_t>(a.rows * b.rows), 0.0f)};
@@ -229,6 +254,7 @@ HostMatrix MultiplyQuantized(const HostMatrix& a, const HostMatrix& b, const ScC
 }
 
 HostMatrix PerTokenQuantized(const HostMatrix& p, const HostMatrix& v, const ScConfig& config, int64_t start_position) {
+  if (IsNumberFormat(config.arith)) return PerTokenReference(p, v, config, {}, start_position).y;
   const ScOperatorPtr op = MakeScOperator(config);
   const int64_t size = PerTokenChunk(config, p.cols);
   HostMatrix y{p.rows, v.cols, std::vector<float>(static_cast<size_t>(p.rows * v.cols), 0.0f)};
@@ -297,10 +323,15 @@ ReferenceProduct PerTokenReference(const HostMatrix& p, const HostMatrix& v, con
         for (int64_t t = begin; t < begin + dims; ++t) {
           right_levels[static_cast<size_t>(t)] = values[static_cast<size_t>(t)].q[static_cast<size_t>(d)];
         }
+        float& y = product.y.row(n)[d];
+        if (op.config.arith == ScArith::kFp8E4m3) {
+          const int64_t sum = SumOfLevels(left_levels.data() + begin, right_levels.data() + begin, dims);
+          y = y + E4m3Product(sum, left.scale, 1.0f);
+          continue;
+        }
         const ScLevelRange range{left_levels.data(), right_levels.data(), begin, begin, dims};
         const int32_t acc = AccumulateLevels(op, accumulator, range, keys, FaultColumn(c, d));
         product.acc[static_cast<size_t>((n * product.chunks + c) * v.cols + d)] = acc;
-        float& y = product.y.row(n)[d];
         y = y + (static_cast<float>(acc) * op.gain) * left.scale;
       }
     }

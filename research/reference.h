@@ -24,10 +24,11 @@ struct HostMatrix {
 
 // A product with the sums that it was made of.
 struct ReferenceProduct {
-  std::vector<int32_t> acc;  // [n][chunks][m], before the gain; 0 where pruned
+  std::vector<int32_t> acc;       // [n][chunks][m], before the gain; 0 where pruned
+  std::vector<int64_t> wide_acc;  // of linears and qk with arith=fp8_e4m3, where acc is 0; units of 2^-18
   int64_t chunks = 0;
   HostMatrix y;                           // [n, m]
-  std::vector<int32_t> codes_a, codes_b;  // levels as they are read, [n, d] and [m, d]
+  std::vector<int32_t> codes_a, codes_b;  // levels as they are read, [n, d] and [m, d]; of E4M3 in units of 2^-9
   std::vector<float> scale_a, scale_b;    // [n, chunks] and [m, chunks]
 };
 

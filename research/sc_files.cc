@@ -144,7 +144,8 @@ void ApplyMask(const MaskFile& mask, ScModelConfig* config) {
     for (size_t i = 0; i < operators.size(); ++i) {
       const auto id = static_cast<ScOperatorId>(i);
       const bool linear = id != ScOperatorId::kQk && id != ScOperatorId::kAv;
-      if (linear && IntBits(operators[i].arith) > 0) operators[i].chunk_d = mask.chunk_size;
+      if (linear && (IntBits(operators[i].arith) > 0 || operators[i].arith == ScArith::kFp8E4m3))
+        operators[i].chunk_d = mask.chunk_size;
     }
   };
   set_chunk(config->operators);

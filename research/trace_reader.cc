@@ -141,10 +141,14 @@ OperatorCost ReadOperator(const Json& json, const std::string& where) {
       op.macs.table = count;
     } else if (key == "fp") {
       op.macs.fp = count;
+    } else if (key == "fp8_e4m3") {
+      op.macs.fp8 = count;
+    } else if (key == "mxint8") {
+      op.macs.mxint8 = count;
     } else if (key.size() == 4 && key.starts_with("int") && key[3] >= '2' && key[3] <= '8') {
       op.macs.integers[key[3] - '0'] = count;
     } else {
-      Reject(where, "macs." + Quoted(key), value, "sc, table, int2..int8, fp");
+      Reject(where, "macs." + Quoted(key), value, "sc, table, int2..int8, fp8_e4m3, mxint8, fp");
     }
   }
   if (op.macs.sc == 0) return op;

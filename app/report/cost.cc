@@ -30,6 +30,8 @@ std::string SharesText(const MacCounts& macs) {
   add(macs.sc, "SC");
   add(macs.table, "table");
   add(macs.integer(), "int");
+  add(macs.fp8, "fp8");
+  add(macs.mxint8, "mxint8");
   add(macs.fp, "fp");
   return text;
 }

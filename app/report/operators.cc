@@ -34,14 +34,14 @@ std::string TextOf(const ScConfig& config, std::string_view parameter) {
 }
 
 std::string ArithmeticText(const ScConfig& config) {
-  if (IntBits(config.arith) > 0) return TextOf(config, "arith");
+  if (config.arith != ScArith::kSc) return TextOf(config, "arith");
   if (config.gate == ScGate::kTable) return fmt::format("table {} ({})", config.table, TextOf(config, "table_code"));
   if (config.gate == ScGate::kCounts) return fmt::format("counts {} ({})", config.counts, TextOf(config, "mode"));
   return fmt::format("streams ({}, {})", TextOf(config, "mode"), TextOf(config, "gate"));
 }
 
 std::string LengthsText(const ScConfig& config, const ScExtras* extras) {
-  if (IntBits(config.arith) > 0 || config.gate == ScGate::kTable) return "";
+  if (config.arith != ScArith::kSc || config.gate == ScGate::kTable) return "";
   if (extras == nullptr || extras->lengths == nullptr) return std::to_string(config.stoc_len);
   const ScLengthRule& rule = *extras->lengths;
   const char* normalise = rule.normalise == ScNormalise::kFixed ? "fixed" : "call";
@@ -57,6 +57,7 @@ std::string LengthsText(const ScConfig& config, const ScExtras* extras) {
 
 // What the host runs: every backend without kernels to choose from looks counts up.
 std::string LookupText(const ScOperator& op) {
+  if (op.config.arith == ScArith::kFp8E4m3) return "numbers of E4M3, exact sums";
   if (op.is_int_product) return "multiplication: every entry is the exact product";
   if (!op.wide_counts.empty()) return fmt::format("lookup of 32-bit entries: up to {}", op.max_count);
   if (op.code == ScCode::kOffset) return "lookup of 16-bit entries: signs lie in the table";

@@ -20,7 +20,7 @@ void ReadCached(const AttentionWork& work, const AttentionProduct& product, int 
 }  // namespace
 
 void AppendPerToken(Context& context, const AttentionWork& work) {
-  const RowQuantizer quantize_k(context, *work.qk().lookup, OneChunk(work.head_dim));
+  const RowQuantizer quantize_k(context, *work.qk().lookup, HeadChunks(work.qk().op(), work.head_dim));
   const RowQuantizer quantize_v(context, *work.av().lookup, OneChunk(work.head_dim));
   for (const PassLayout::Sequence& sequence : work.sequences) {
     // Rows of one block of positions interleave in memory, so a thread takes a head.
@@ -33,7 +33,7 @@ void AppendPerToken(Context& context, const AttentionWork& work) {
         const int64_t at = position % work.page_tokens;
         const int64_t col = h * work.head_dim;
         quantize_k(work.call.k.ptr<const float>() + row * work.call.k.step(0) + col, codes.data(),
-                   work.cache.k_scales(slab) + at);
+                   work.cache.k_scales(slab) + at * work.cache.spec().key_scales);
         ReadCached(work, work.qk(), kQkOperator, h, FaultRow(sequence.number, position), &codes);
         uint8_t* k = work.cache.k_codes(slab) + at / kBlockRows * work.head_dim * kBlockRows + at % kBlockRows;
         for (int64_t d = 0; d < work.head_dim; ++d) k[d * kBlockRows] = codes[static_cast<size_t>(d)];

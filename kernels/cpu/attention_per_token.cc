@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/attention_formats.h"
 #include "kernels/cpu/row_quantizer.h"
 #include "kernels/cpu/softmax.h"
 #include "kernels/math/quantize.h"
@@ -15,7 +16,7 @@ namespace {
 
 constexpr int64_t kRowsPerTile = 4;
 
-// Positions of a chunk of integer p v.
+// Positions of a chunk of p v in integers and in E4M3.
 constexpr int64_t kIntChunk = 128;
 
 // A tile on its way from queries to outputs. Every query row n = row * group + head of group is a left row, so that all
@@ -57,7 +58,9 @@ class PerToken {
         group_(work.group()),
         qk_hardware_(work.qk().hardware.get()),
         av_hardware_(work.av().hardware.get()),
-        int_av_(IntBits(work.av().op().config.arith) > 0) {}
+        int_av_(IntBits(work.av().op().config.arith) > 0),
+        format_av_(IsNumberFormat(work.av().op().config.arith)),
+        format_qk_(IsNumberFormat(work.qk().op().config.arith)) {}
 
   // Lengths of all queries.
   void DispatchQueries() { q_slots_.ObserveQueries(); }
@@ -88,7 +91,9 @@ class PerToken {
  private:
   // Orders rows [first, first + count) of a tile by their slots; one run where all are alike.
   void Sort(const AttentionSlots& slots, const AttentionTile& tile, int64_t first, int64_t count, Scratch* s) const;
-  ScChunks PositionChunks(int64_t positions) const { return ChunksOf(positions, int_av_ ? kIntChunk : positions); }
+  ScChunks PositionChunks(int64_t positions) const {
+    return ChunksOf(positions, int_av_ || format_av_ ? kIntChunk : positions);
+  }
 
   uint64_t FaultRowOf(const AttentionTile& tile, int64_t n) const {
     return FaultRow(tile.sequence->number, Visible(tile, n) - 1);
@@ -124,6 +129,7 @@ class PerToken {
   const ScHardware* qk_hardware_;  // null: ideal
   const ScHardware* av_hardware_;
   bool int_av_;
+  bool format_av_, format_qk_;
 };
 
 void PerToken::Sort(const AttentionSlots& slots, const AttentionTile& tile, int64_t first, int64_t count,
@@ -145,8 +151,9 @@ void PerToken::Sort(const AttentionSlots& slots, const AttentionTile& tile, int6
 }
 
 void PerToken::QuantizeQueries(const AttentionTile& tile, TileState* state) const {
-  const RowQuantizer quantize(context_, qk_, OneChunk(work_.head_dim));
-  state->q.Resize(qk_, OneChunk(work_.head_dim), lefts(tile), work_.head_dim);
+  const ScChunks chunks = HeadChunks(*qk_.op, work_.head_dim);
+  const RowQuantizer quantize(context_, qk_, chunks);
+  state->q.Resize(qk_, chunks, lefts(tile), work_.head_dim);
   state->p.Resize(av_, PositionChunks(tile.window()), lefts(tile), work_.page_tokens);
   state->scores.resize(static_cast<size_t>(lefts(tile) * tile.window()));
   for (int64_t n = 0; n < lefts(tile); ++n) {
@@ -169,17 +176,27 @@ void PerToken::Score(const AttentionTile& tile, int64_t begin, int64_t end, Tile
     for (int64_t i = run.begin; i < run.end; ++i) s->left[static_cast<size_t>(i)].num_wide = 0;
   }
   const int64_t block_bytes = work_.head_dim * kBlockRows;
+  const int64_t key_scales = work_.cache.spec().key_scales;
   for (int64_t page = begin; page < end; page += work_.page_tokens) {
     const int64_t slab = work_.slab(*tile.sequence, page, tile.kv_head);
     const int64_t page_end = std::min(page + work_.page_tokens, end);
     for (int64_t t = page; t < page_end; t += kBlockRows) {
       const uint8_t* codes = work_.cache.k_codes(slab) + (t - page) / kBlockRows * block_bytes;
-      const float* k_scales = work_.cache.k_scales(slab) + (t - page);
+      const float* k_scales = work_.cache.k_scales(slab) + (t - page) * key_scales;
       for (const Scratch::Run& run : s->runs) {
         if (run.lookup == nullptr) {  // length 0
           for (int64_t i = run.begin; i < run.end; ++i) {
             float* scores = state->scores.data() + s->order[static_cast<size_t>(i)] * tile.window() + t;
             std::fill_n(scores, std::min<int64_t>(kBlockRows, page_end - t), 0.0f);
+          }
+          continue;
+        }
+        if (format_qk_) {
+          const FormatKeys keys{codes, k_scales, key_scales, std::min<int64_t>(kBlockRows, page_end - t)};
+          for (int64_t n = 0; n < rows; ++n) {
+            float* scores = state->scores.data() + n * tile.window() + t;
+            MultiplyKeys(context_.simd, qk_, state->q, n, keys, scores);
+            for (int64_t j = 0; j < keys.count; ++j) scores[j] = scores[j] * work_.scale;
           }
           continue;
         }
@@ -201,7 +218,7 @@ void PerToken::Score(const AttentionTile& tile, int64_t begin, int64_t end, Tile
           float* scores = state->scores.data() + n * tile.window() + t;
           const float q_scale = state->q.scale(n, 0);
           for (int64_t j = 0; j < std::min<int64_t>(kBlockRows, page_end - t); ++j) {
-            scores[j] = BipolarProduct(acc[j], run.lookup->op->gain, q_scale, k_scales[j]) * work_.scale;
+            scores[j] = BipolarProduct(acc[j], run.lookup->op->gain, q_scale, k_scales[j * key_scales]) * work_.scale;
           }
         }
       }
@@ -237,6 +254,7 @@ bool PerToken::Probabilities(const AttentionTile& tile, int64_t n, TileState* st
 void PerToken::AddValues(const AttentionTile& tile, int64_t begin, int64_t end, const TileState& state, Scratch* s,
                          int32_t* sums) const {
   if (work_.av().accumulates() && !av_hardware_->sums_whole()) return;  // OutputFromCodes
+  if (format_av_) return;                                               // MultiplyValues
   if (av_hardware_ != nullptr && av_hardware_->accumulator.gate_steps() != nullptr)
     return AddGroups(tile, begin, end, state, s, sums);
   s->left.resize(static_cast<size_t>(group_));
@@ -369,6 +387,10 @@ void PerToken::OutputFromCodes(const AttentionTile& tile, int64_t n, const TileS
 }
 
 void PerToken::Output(const AttentionTile& tile, int64_t n, const TileState& state, const int32_t* sums) const {
+  if (format_av_) {
+    float* out = work_.out(tile.first_row + n / group_, Head(tile, n));
+    return MultiplyValues(work_, tile, state.p, n, Visible(tile, n), out);
+  }
   if (work_.av().accumulates()) {
     return av_hardware_->sums_whole() ? OutputFromSums(tile, n, state, sums) : OutputFromCodes(tile, n, state);
   }

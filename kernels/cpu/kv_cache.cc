@@ -2,6 +2,7 @@
 #include "kernels/cpu/kv_cache.h"
 
 #include "kernels/call_check.h"
+#include "kernels/math/number_formats.h"
 #include "kernels/spec_check.h"
 
 namespace stoch::cpu {
@@ -28,6 +29,13 @@ void CpuKvCache::Check(const KvCacheSpec& spec) {
   static_assert(kBlockRows == 64);  // the pages that CheckStripes wants
   CheckStripes(spec);
   CheckKvOperators(spec);
+  const int64_t blocks = (spec.head_dim + kMxBlock - 1) / kMxBlock;
+  const auto fits = [&](const ScOperatorPtr& qk) {
+    return qk == nullptr || qk->config.arith != ScArith::kMxInt8 || spec.key_scales >= blocks;
+  };
+  bool all_fit = fits(spec.qk);
+  for (const KvCacheSpec::Products& layer : spec.layers) all_fit = all_fit && fits(layer.qk);
+  if (!all_fit) Reject({-1, "kv cache"}, "keys in MXINT8 take " + std::to_string(blocks) + " key_scales");
 }
 
 namespace {
@@ -88,7 +96,7 @@ void CpuKvCache::Place(uint8_t* memory) {
     k_codes_ = memory;
     v_codes_ = k_codes_ + slabs * k_slab_;
     k_scales_ = reinterpret_cast<float*>(v_codes_ + slabs * v_slab_);
-    v_scales_ = k_scales_ + positions;
+    v_scales_ = k_scales_ + positions * spec_.key_scales;
   } else {
     k_values_ = reinterpret_cast<float*>(memory);
     v_values_ = k_values_ + positions * spec_.head_dim;
@@ -101,7 +109,7 @@ int64_t CpuKvCache::Bytes(const KvCacheSpec& spec) {
   if (!KeepsCodes(spec.mode)) return 2 * positions * spec.head_dim * float_size;
   const int64_t k_slab = BlocksOf(spec.page_tokens) * spec.head_dim * kBlockRows;
   const int64_t v_slab = BlocksOf(spec.head_dim) * spec.page_tokens * kBlockRows;
-  return Slabs(spec) * (k_slab + v_slab) + 2 * positions * float_size;
+  return Slabs(spec) * (k_slab + v_slab) + (spec.key_scales + 1) * positions * float_size;
 }
 
 int64_t CpuKvCache::Slab(int layer, int32_t page, int64_t kv_head) const {

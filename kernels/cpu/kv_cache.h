@@ -28,7 +28,7 @@ struct AttentionProduct {
 
 // One (layer, page, KV head) is a slab. kPerToken: codes of k as blocks of 64 positions [block][head_dim][64], codes of
 // v as blocks of 64 channels [block][page_tokens][64] - both what Simd::sc_block reads - and a scale per position of
-// each. Other modes: k and v as floats [page_tokens][head_dim].
+// each, or key_scales of k. Other modes: k and v as floats [page_tokens][head_dim].
 //
 // With stripes, `stripes` consecutive pages share the slabs of one: position j of the page_tokens / stripes of page p that
 // are here is position p % stripes * page_tokens / stripes + j of slabs p / stripes.
@@ -58,7 +58,8 @@ class CpuKvCache final : public KvCache {
   int64_t Slab(int layer, int32_t page, int64_t kv_head) const;
   uint8_t* k_codes(int64_t slab) const { return k_codes_ + slab * k_slab_; }
   uint8_t* v_codes(int64_t slab) const { return v_codes_ + slab * v_slab_; }
-  float* k_scales(int64_t slab) const { return k_scales_ + slab * spec_.page_tokens; }
+  // [page_tokens][key_scales]
+  float* k_scales(int64_t slab) const { return k_scales_ + slab * spec_.page_tokens * spec_.key_scales; }
   float* v_scales(int64_t slab) const { return v_scales_ + slab * spec_.page_tokens; }
 
   // Other modes: [page_tokens][head_dim].

@@ -198,12 +198,13 @@ void QueryPass::ScoreCodes(const Query& query, int rank, Share& share) const {
                              spec_.head_dim * kBlockRows, 1, acc.data());
       known = place.slab;
     }
-    const float* k_scales = cache.k_scales(place.slab) + place.at;
+    const int64_t key_scales = cache.spec().key_scales;
+    const float* k_scales = cache.k_scales(place.slab) + place.at * key_scales;
     for (int64_t n = 0; n < group_; ++n) {
       float* scores = share.scores.data() + n * share.size() + (l - share.begin);
       const int32_t* sums = acc.data() + n * kBlockRows + place.at;
       for (int64_t i = 0; i < count; ++i) {
-        scores[i] = BipolarProduct(sums[i], qk.op->gain, q.scale(n, 0), k_scales[i]) * scale;
+        scores[i] = BipolarProduct(sums[i], qk.op->gain, q.scale(n, 0), k_scales[i * key_scales]) * scale;
       }
     }
   }
@@ -369,7 +370,9 @@ bool HasQueryRoute(const CpuKvCache& cache, int layer) {
     case AttentionMode::kPerRow: return false;
   }
   const bool one_length = cache.qk(layer).extras == nullptr && cache.av(layer).extras == nullptr;
-  return one_length && IntBits(cache.av(layer).op().config.arith) == 0;
+  const ScArith qk = cache.qk(layer).op().config.arith;
+  const ScArith av = cache.av(layer).op().config.arith;
+  return one_length && IntBits(av) == 0 && !IsNumberFormat(qk) && !IsNumberFormat(av);
 }
 
 void AttendByQuery(Context& context, const RingState& state) { QueryPass(context, state).Run(); }

@@ -31,7 +31,7 @@ Planes PlanesOf(const CpuKvCache& cache, int64_t slab) {
   }
   return {{{cache.k_codes(slab), cache.spec().head_dim, 1},
            {cache.v_codes(slab), cache.channel_blocks(), kBlockRows},
-           {bytes(cache.k_scales(slab)), 1, sizeof(float)},
+           {bytes(cache.k_scales(slab)), 1, cache.spec().key_scales * static_cast<int64_t>(sizeof(float))},
            {bytes(cache.v_scales(slab)), 1, sizeof(float)}},
           4};
 }

@@ -5,6 +5,7 @@
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/sc_lookup.h"
 #include "kernels/cpu/sc_quantize.h"
+#include "kernels/math/number_formats.h"
 
 namespace stoch::cpu {
 
@@ -16,6 +17,10 @@ inline ScChunks ChunksOf(int64_t dims, int64_t size) {
   return chunks;
 }
 inline ScChunks OneChunk(int64_t dims) { return ChunksOf(dims, dims); }
+// Scopes of a row of q or k.
+inline ScChunks HeadChunks(const ScOperator& qk, int64_t head_dim) {
+  return ChunksOf(head_dim, qk.config.arith == ScArith::kMxInt8 ? kMxBlock : head_dim);
+}
 
 // Quantizes rows one by one, each its own scope.
 class RowQuantizer {

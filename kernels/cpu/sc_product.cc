@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/cpu/format_product.h"
 #include "kernels/cpu/sc_panel.h"
 #include "kernels/math/quantize.h"
 
@@ -64,6 +65,43 @@ void Sort(const ScStreams& streams, const ScItem& item, int64_t chunk, Order* or
   }
 }
 
+// Adds chunk c of left row `row` to y[64]; acc: its sums.
+void AddChunk(const Simd& simd, const ScOperator& op, const ScRows& a, int64_t row, const ScBlocks& b, int64_t block,
+              int64_t c, const int32_t* acc, float* y) {
+  const float* scales = b.block_scales(block, c);
+  switch (op.config.arith) {
+    case ScArith::kMxInt8: return AddMxBlock(acc, a.scale(row, c), scales, y);
+    case ScArith::kFp8E4m3:  // AddE4m3Tile
+    case ScArith::kSc:
+    case ScArith::kFp:
+    case ScArith::kInt2:
+    case ScArith::kInt3:
+    case ScArith::kInt4:
+    case ScArith::kInt5:
+    case ScArith::kInt6:
+    case ScArith::kInt7:
+    case ScArith::kInt8: break;
+  }
+  if (op.code == ScCode::kAsymmetric) return AddUnipolar(a, row, b, block, op.gain, acc, y);
+  simd.sc_dequantize(acc, op.gain, a.scale(row, c), scales, y);
+}
+
+// Adds chunk c of some rows of an item to its outputs in E4M3; right numbers are decoded once for all of them.
+void AddE4m3Tile(const ScRows& a, const ScItem& item, std::span<const int64_t> rows, int64_t c, const uint8_t* codes,
+                 float* y) {
+  const ScBlocks& b = *item.target->b;
+  const ScChunks& chunks = a.chunks();
+  for (int64_t i = 0; i < item.num_blocks; ++i) {
+    const double* right = DecodeE4m3(codes + i * b.block_bytes(), chunks.dims(c));
+    const float* scales = b.block_scales(item.first_block + i, c);
+    for (const int64_t t : rows) {
+      const int64_t row = item.first_row + t;
+      AddE4m3Block(a.Left(row, chunks.begin(c)).codes, chunks.dims(c), right, a.scale(row, c), scales,
+                   y + (t * item.num_blocks + i) * kBlockRows);
+    }
+  }
+}
+
 // Hands the sums of one row to the hardware, block by block.
 void AccumulateRow(const Simd& simd, const ScLookup& lookup, const ScItem& item, const ScLeft& left, int64_t row,
                    int64_t chunk, int64_t dims, const uint8_t* codes, int32_t* acc) {
@@ -97,6 +135,10 @@ void RunItem(const Simd& simd, const ScStreams& streams, const ScRows& a, const 
       const ScOperator& op = *run.lookup->op;
       for (int64_t t0 = run.begin; t0 < run.end; t0 += kRowTile) {
         const int64_t tile = std::min(kRowTile, run.end - t0);
+        if (op.config.arith == ScArith::kFp8E4m3) {
+          AddE4m3Tile(a, item, {order.rows + t0, static_cast<size_t>(tile)}, c, codes, scratch->y);
+          continue;
+        }
         ScLeft left[kRowTile];
         for (int64_t t = 0; t < tile; ++t) {
           left[t] = a.Left(item.first_row + order.rows[t0 + t], chunks.begin(c));
@@ -116,11 +158,7 @@ void RunItem(const Simd& simd, const ScStreams& streams, const ScRows& a, const 
           for (int64_t i = 0; i < item.num_blocks; ++i) {
             const int32_t* acc = scratch->acc + (t * item.num_blocks + i) * kBlockRows;
             float* y = scratch->y + (order.rows[t0 + t] * item.num_blocks + i) * kBlockRows;
-            if (op.code == ScCode::kAsymmetric) {
-              AddUnipolar(a, row, b, item.first_block + i, op.gain, acc, y);
-            } else {
-              simd.sc_dequantize(acc, op.gain, a.scale(row, c), b.block_scales(item.first_block + i, c), y);
-            }
+            AddChunk(simd, op, a, row, b, item.first_block + i, c, acc, y);
           }
         }
       }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/math/elementary.h"
+#include "kernels/math/number_formats.h"
 #include "kernels/math/quantize.h"
 
 namespace stoch::cpu {
@@ -103,14 +104,24 @@ bool ScQuantizer::QuantizeChunk(const float* x, int64_t n, const Extremes& extre
     *out.sum = sum;
     return true;
   }
-  const float scale = BipolarScale(BitsToFloat(extremes.max_abs_bits), op_.q_max, op_.scale_floor);
-  out.scales[chunk] = scale;
-  if (op_.code == ScCode::kSignMagnitude) {
-    simd_.quantize(x, n, scale, op_.q_max, codes);
-  } else {
-    for (int64_t i = 0; i < n; ++i) codes[i] = static_cast<uint8_t>(BipolarLevel(x[i], scale, op_.q_max) + op_.q_max);
-  }
+  out.scales[chunk] = ScaleOf(BitsToFloat(extremes.max_abs_bits));
+  MakeCodes(x, n, out.scales[chunk], codes);
   return true;
+}
+
+float ScQuantizer::ScaleOf(float max_abs) const {
+  if (op_.config.arith == ScArith::kFp8E4m3) return E4m3Scale(max_abs);
+  if (op_.config.arith == ScArith::kMxInt8) return MxScale(max_abs);
+  return BipolarScale(max_abs, op_.q_max, op_.scale_floor);
+}
+
+void ScQuantizer::MakeCodes(const float* x, int64_t n, float scale, uint8_t* codes) const {
+  if (op_.code == ScCode::kSignMagnitude) return simd_.quantize(x, n, scale, op_.q_max, codes);
+  if (op_.config.arith == ScArith::kFp8E4m3) {
+    for (int64_t i = 0; i < n; ++i) codes[i] = E4m3Code(x[i] / scale);
+    return;
+  }
+  for (int64_t i = 0; i < n; ++i) codes[i] = static_cast<uint8_t>(BipolarLevel(x[i], scale, op_.q_max) + op_.q_max);
 }
 
 }  // namespace stoch::cpu

@@ -70,6 +70,8 @@ class ScQuantizer {
   Extremes Observe(const float* x, int64_t n) const;
   static void Merge(Extremes& into, const Extremes& other);
   bool QuantizeChunk(const float* x, int64_t n, const Extremes& extremes, const Row& out, int64_t chunk) const;
+  float ScaleOf(float max_abs) const;  // not of kAsymmetric
+  void MakeCodes(const float* x, int64_t n, float scale, uint8_t* codes) const;
 
   const Simd& simd_;
   const ScOperator& op_;

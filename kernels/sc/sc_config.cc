@@ -7,6 +7,7 @@
 #include <span>
 
 #include "kernels/base/error.h"
+#include "kernels/math/number_formats.h"
 #include "kernels/sc/lfsr.h"
 #include "kernels/sc/sc_parameters.h"
 
@@ -141,7 +142,9 @@ void CheckRegister(const ScConfig& config) {
   CheckRange("acc_bits", config.acc_bits);
   CheckRange("acc_group", config.acc_group);
   if (config.acc_group > 0 && config.acc_bits == 0) Reject(config, "acc_group", "0 without acc_bits");
-  if (config.arith == ScArith::kFp && config.acc_bits > 0) Reject(config, "acc_bits", "0 with arith = fp");
+  if ((config.arith == ScArith::kFp || IsNumberFormat(config.arith)) && config.acc_bits > 0) {
+    Reject(config, "acc_bits", "0 with arith = " + TextOf(config, "arith"));
+  }
   if (config.fault_acc > 0 && config.acc_bits == 0) {
     Reject(config, "fault_acc", "0 without acc_bits: the width of the register is a choice of the hardware");
   }
@@ -160,9 +163,9 @@ bool CountsBits(const ScConfig& config) {
 }
 
 void CheckFaults(const ScConfig& config) {
-  if (config.arith == ScArith::kFp && HasFaults(config)) {
+  if ((config.arith == ScArith::kFp || IsNumberFormat(config.arith)) && HasFaults(config)) {
     for (const std::string_view name : {"fault_product", "fault_weight", "fault_activation", "fault_acc"}) {
-      if (TextOf(config, name) != "0") Reject(config, name, "0 with arith = fp");
+      if (TextOf(config, name) != "0") Reject(config, name, "0 with arith = " + TextOf(config, "arith"));
     }
   }
   if (config.fault_product == 0) return;
@@ -216,11 +219,13 @@ ScConfig WithoutStreams(const ScConfig& config) {
   return result;
 }
 
-ScConfig ResolveInteger(const ScConfig& config) {
+// Rows and chunks are scopes of integers and of formats of numbers.
+ScConfig ResolveNumbers(const ScConfig& config) {
   ScConfig result = WithoutStreams(config);
   result.granularity = ScGranularity::kPerRow;
   result.group_a = 1;
   result.group_b = 1;
+  if (config.arith == ScArith::kMxInt8) result.chunk_d = kMxBlock;
   CheckScopes(result);
   return result;
 }
@@ -284,7 +289,7 @@ void ResolveGrid(ScConfig* config, int limit) {
 
 ScConfig Resolve(const ScConfig& config) {
   CheckHardware(config);
-  if (IntBits(config.arith) > 0) return ResolveInteger(config);
+  if (IntBits(config.arith) > 0 || IsNumberFormat(config.arith)) return ResolveNumbers(config);
   if (config.gate == ScGate::kTable) return ResolveTable(config);
   if (config.gate == ScGate::kCounts) return ResolveCounts(config);
   if (!config.table.empty()) Reject(config, "table", "nothing, unless gate = table");

@@ -21,13 +21,17 @@ enum class ScSource : uint8_t { kSobol, kLfsr, kVanDerCorput, kRandom, kList };
 // kAnd:     one AND gate of two free-running streams. kXnor: one XNOR gate of two bipolar-coded streams.
 // kTable:   no streams: a multiplier given as a table of its products. kCounts: the counts themselves are given.
 enum class ScGate : uint8_t { kEnabled, kAnd, kXnor, kTable, kCounts };
-// What an operator computes in: SC, its exact fp32 path, or integers of so many bits (no streams in the last two).
-enum class ScArith : uint8_t { kSc, kFp, kInt2, kInt3, kInt4, kInt5, kInt6, kInt7, kInt8 };
+// What an operator computes in: SC, its exact fp32 path, integers of so many bits, or a format of 8 bits a number
+// (kernels/math/number_formats.h). Only SC has streams.
+enum class ScArith : uint8_t { kSc, kFp, kInt2, kInt3, kInt4, kInt5, kInt6, kInt7, kInt8, kFp8E4m3, kMxInt8 };
 
 // Bits of an integer arithmetic, 0 of the others.
 constexpr int IntBits(ScArith arith) {
-  return arith < ScArith::kInt2 ? 0 : static_cast<int>(arith) - static_cast<int>(ScArith::kInt2) + 2;
+  if (arith < ScArith::kInt2 || arith > ScArith::kInt8) return 0;
+  return static_cast<int>(arith) - static_cast<int>(ScArith::kInt2) + 2;
 }
+// Whether numbers are in a format of their own, which has neither levels nor hardware of SC.
+constexpr bool IsNumberFormat(ScArith arith) { return arith == ScArith::kFp8E4m3 || arith == ScArith::kMxInt8; }
 // Where an LFSR stands when a product begins. kProduct: always at its seed. kMask: as many steps further as the index
 // of the product's mask (a free-running register seen by successive dimensions), instead of xor scrambling.
 enum class ScRestart : uint8_t { kProduct, kMask };

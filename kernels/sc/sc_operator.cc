@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kernels/base/error.h"
+#include "kernels/math/number_formats.h"
 #include "kernels/sc/number_source.h"
 
 namespace stoch {
@@ -102,6 +103,17 @@ void BuildWithoutStreams(ScOperator& op) {
   constexpr float kIntScaleFloor = 1e-8f;
   op.masks = 1;
   op.gain = 1.0f;
+  if (op.config.arith == ScArith::kFp8E4m3) {  // no table: codes are numbers of a format
+    op.code = ScCode::kOffset;
+    op.levels = 0;
+    op.q_max = static_cast<int>(kE4m3Max);
+    return;
+  }
+  if (op.config.arith == ScArith::kMxInt8) {
+    op.is_int_product = true;
+    BuildOffset(op, kMxLevels, [](int a, int b) { return a * b; });
+    return;
+  }
   if (const int bits = IntBits(op.config.arith); bits > 0) {
     op.scale_floor = kIntScaleFloor;
     op.is_int_product = true;
@@ -223,7 +235,7 @@ void BuildFromCounts(ScOperator& op) {
 std::shared_ptr<ScOperator> Build(const ScConfig& config) {
   auto op = std::make_shared<ScOperator>();
   op->config = config;
-  if (IntBits(config.arith) > 0 || config.gate == ScGate::kTable) {
+  if (IntBits(config.arith) > 0 || IsNumberFormat(config.arith) || config.gate == ScGate::kTable) {
     BuildWithoutStreams(*op);
     return op;
   }

@@ -52,6 +52,8 @@ constexpr std::array kAriths = {
     Choice("int6", ScArith::kInt6, "of 6 bits"),
     Choice("int7", ScArith::kInt7, "of 7 bits"),
     Choice("int8", ScArith::kInt8, "of 8 bits"),
+    Choice("fp8_e4m3", ScArith::kFp8E4m3, "OCP E4M3, a scale for each row and chunk, exact sums"),
+    Choice("mxint8", ScArith::kMxInt8, "OCP MXINT8: 8 bits and a power of two for each block of 32 dimensions; not av"),
 };
 constexpr std::array kTableCodes = {
     Choice("file", ScTableCode::kFile, "as the file's form says"),

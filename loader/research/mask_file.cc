@@ -33,13 +33,14 @@ std::string Entry(const std::string& name, const std::string& key, const Json& v
   }
   if (value.is_string()) {
     const std::string text = value.get<std::string>();
-    if (text == "sc" || text == "fp") return text;
+    if (text == "sc" || text == "fp" || text == "fp8_e4m3" || text == "mxint8") return text;
     if (text == "int") return integer(int_bits);
     if (text.size() == 4 && text.substr(0, 3) == "int" && text[3] >= '2' && text[3] <= '8') {
       return integer(text[3] - '0');
     }
   }
-  Reject(name, key, value, "sc, fp, int2..int8, or 0, 1, 2 for fp, sc, int" + std::to_string(int_bits));
+  Reject(name, key, value,
+         "sc, fp, int2..int8, fp8_e4m3, mxint8, or 0, 1, 2 for fp, sc, int" + std::to_string(int_bits));
 }
 
 }  // namespace

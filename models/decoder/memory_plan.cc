@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "kernels/math/number_formats.h"
 #include "models/decoder/weights.h"
 #include "models/hardware_plan.h"
 #include "models/operator_group.h"
@@ -16,18 +17,27 @@ namespace {
 // Bytes of an SC matrix; a float of scale per row and chunk, and a zero point in unipolar mode.
 MemoryBytes ScBytes(int64_t rows, int64_t cols, const ScConfig& sc) {
   MemoryBytes bytes;
-  const int64_t chunks = sc.chunk_d > 0 ? (cols + sc.chunk_d - 1) / sc.chunk_d : 1;
+  const int64_t size = sc.arith == ScArith::kMxInt8 ? kMxBlock : sc.chunk_d;
+  const int64_t chunks = size > 0 ? (cols + size - 1) / size : 1;
   const int64_t scopes = sc.granularity == ScGranularity::kPerRow ? (rows + sc.group_b - 1) / sc.group_b : 1;
   bytes.weights = rows * cols;
   bytes.scales = scopes * chunks * (sc.mode == ScMode::kUnipolar ? 8 : 4);
   return bytes;
 }
 
-// Integers go by chunks of their own.
+// Integers and formats of numbers go by chunks of their own.
 ScConfig AttentionConfig(ScConfig op) {
   constexpr int64_t kIntChunk = 128;
-  if (IntBits(op.arith) > 0) op.chunk_d = kIntChunk;
+  if (op.arith != ScArith::kSc) op.chunk_d = kIntChunk;
   return op;
+}
+
+// Whether any layer has keys in MXINT8.
+bool HasMxKeys(const ScModelConfig& sc) {
+  const auto is_mx = [](const ScConfig& qk) { return qk.arith == ScArith::kMxInt8; };
+  return is_mx(sc.at(ScOperatorId::kQk)) || std::any_of(sc.layers.begin(), sc.layers.end(), [&](const auto& layer) {
+           return is_mx(layer.second[static_cast<size_t>(ScOperatorId::kQk)]);
+         });
 }
 
 int64_t ExactBytes(const Backend& backend, const WeightSource& source, Precision precision) {
@@ -60,6 +70,7 @@ KvCacheSpec MakeKvCacheSpec(const DecoderConfig& config, Precision precision, co
     spec.qk = MakeScOperator(AttentionConfig(sc.at(ScOperatorId::kQk)));
     spec.av = MakeScOperator(AttentionConfig(sc.at(ScOperatorId::kAv)));
     spec.smooths_qk = SmoothsQk(sc);
+    if (HasMxKeys(sc)) spec.key_scales = (config.head_dim + kMxBlock - 1) / kMxBlock;
   }
   return spec;
 }

@@ -59,6 +59,9 @@ void SumCounts(Backend& cpu, const TensorView& a, const TensorView& b, const ScO
   if (a.rank != b.rank || b.dim(b.rank - 1) != d || (b.rank == 3 && b.dim(0) != batch)) {
     throw InvalidInput("sc_matmul: a " + Describe(a) + " and b " + Describe(b) + " do not fit a @ b^T");
   }
+  if (op.config.arith == ScArith::kFp8E4m3) {
+    throw InvalidInput("counts: arith = fp8_e4m3 has sums beyond 32 bits: allowed is another arith");
+  }
   const int64_t size = op.config.chunk_d > 0 ? op.config.chunk_d : std::max<int64_t>(d, 1);
   const int64_t chunks = (d + size - 1) / size;
   STOCH_CHECK(static_cast<int64_t>(sums.size()) == batch * n * chunks * m);

@@ -26,6 +26,8 @@ std::string AccelergyComponent(const std::string& action) {
   if (action == "sram_read_byte") return "sram";
   if (action == "dram_read_byte") return "dram";
   if (action == "fp_mac") return "fp_mac_array";
+  if (action == "fp8_mac") return "fp8_mac_array";
+  if (action == "mxint8_mac") return "mxint8_mac_array";
   if (action == "table_mac") return "table_mac_array";
   if (action.starts_with("int_mac_")) return "int_mac_array";
   return action.starts_with("sc_mac") || action == "counter_bit" ? "sc_mac_array" : "";
@@ -41,8 +43,8 @@ std::string AccelergyActionCounts(const ScCost& cost) {
   }
   const ActionCounts counts = CountActions(all, cost.array_shape.has_value());
   std::string text = "action_counts:\n  version: 0.3\n  local:\n";
-  for (const char* component :
-       {"sc_mac_array", "int_mac_array", "fp_mac_array", "table_mac_array", "sng", "sram", "dram"}) {
+  for (const char* component : {"sc_mac_array", "int_mac_array", "fp8_mac_array", "mxint8_mac_array", "fp_mac_array",
+                                "table_mac_array", "sng", "sram", "dram"}) {
     std::string actions;
     for (const auto& [action, count] : counts) {
       if (AccelergyComponent(action) != component) continue;

@@ -11,7 +11,7 @@
 namespace stoch {
 
 // action_counts.yaml of Accelergy 0.3: what each component of an accelerator did. Components: sc_mac_array, sng, sram,
-// dram, int_mac_array, fp_mac_array, table_mac_array.
+// dram, int_mac_array, fp8_mac_array, mxint8_mac_array, fp_mac_array, table_mac_array.
 std::string AccelergyActionCounts(const ScCost& cost);
 // The component that an action of the schema is counted for; "" for an action that is not known.
 std::string AccelergyComponent(const std::string& action);

@@ -19,8 +19,8 @@ constexpr size_t kMaxJsonBytes = size_t{64} << 20;
 constexpr size_t kMostUnknown = 16;
 
 bool IsAction(const std::string& name) {
-  for (const char* known :
-       {"sc_mac_cycle", "sc_mac", kByLength, "fp_mac", "sng_bit", "counter_bit", "sram_read_byte", "dram_read_byte"}) {
+  for (const char* known : {"sc_mac_cycle", "sc_mac", kByLength, "fp8_mac", "mxint8_mac", "fp_mac", "sng_bit",
+                            "counter_bit", "sram_read_byte", "dram_read_byte"}) {
     if (name == known) return true;
   }
   return name.size() == 9 && name.starts_with("int_mac_") && name[8] >= '2' && name[8] <= '8';
@@ -140,6 +140,8 @@ ActionCounts CountActions(const OperatorCost& op, bool with_array) {
     if (at->first > 0) add(std::string(kByLength) + '.' + std::to_string(at->first), at->second);
   }
   for (const auto& [bits, count] : op.macs.integers) add("int_mac_" + std::to_string(bits), count);
+  add("fp8_mac", op.macs.fp8);
+  add("mxint8_mac", op.macs.mxint8);
   add("fp_mac", op.macs.fp);
   if (with_array) add("sng_bit", op.array.sng_bits);
   add("counter_bit", op.mac_cycles);

@@ -57,6 +57,8 @@ class Case {
   void Source();
   void Usystolic();
   void Hardware();
+  void Fp8();
+  void Mx();
   void SiluTable();
   void SoftmaxTable();
   void RmsNormTable();

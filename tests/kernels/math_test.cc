@@ -11,6 +11,7 @@
 #include "kernels/math/divisor.h"
 #include "kernels/math/elementary.h"
 #include "kernels/math/half.h"
+#include "kernels/math/number_formats.h"
 #include "kernels/math/quantize.h"
 #include "kernels/math/random.h"
 #include "kernels/math/reduce.h"
@@ -36,6 +37,50 @@ class BitsHash {
  private:
   uint64_t hash_ = 0xcbf29ce484222325ull;
 };
+
+// Every number of E4M3 by its definition.
+double E4m3Number(int code) {
+  const int exponent = code >> 3 & 15;
+  const double magnitude = exponent == 0 ? std::ldexp(code & 7, -9) : std::ldexp(1 + (code & 7) / 8.0, exponent - 7);
+  return code > 127 ? -magnitude : magnitude;
+}
+
+TEST(E4m3, LevelsAreNumbersAndCodesTheNearestEvenOnes) {
+  for (int code = 0; code < 256; ++code) {
+    if ((code & 0x7f) == 0x7f) continue;  // NaN
+    const double number = E4m3Number(code);
+    EXPECT_EQ(E4m3Level(static_cast<uint8_t>(code)), number * 512) << code;
+    EXPECT_EQ(E4m3Code(static_cast<float>(number)), code);
+    if ((code & 0x7f) >= 0x7e) continue;
+    const double next = E4m3Number(code + 1);
+    const auto middle = static_cast<float>((number + next) / 2);  // exact: one bit more
+    EXPECT_EQ(E4m3Code(middle), code % 2 == 0 ? code : code + 1) << code;
+    EXPECT_EQ(E4m3Code(std::nextafter(middle, static_cast<float>(number))), code);
+    EXPECT_EQ(E4m3Code(std::nextafter(middle, static_cast<float>(next))), code + 1);
+  }
+  for (const float large : {449.0f, 470.0f, 1e6f, 3e38f}) {
+    EXPECT_EQ(E4m3Code(large), 0x7e);
+    EXPECT_EQ(E4m3Code(-large), 0xfe);
+  }
+  EXPECT_EQ(E4m3Code(1e-42f), 0);
+  EXPECT_EQ(E4m3Scale(0.0f), 1e-8f / 448.0f);
+}
+
+TEST(MxInt8, ScalesArePowersOfTwoAndProductsAreRoundedOnce) {
+  EXPECT_EQ(MxExponent(1.0f), 0);
+  EXPECT_EQ(MxExponent(1.99f), 0);
+  EXPECT_EQ(MxExponent(std::nextafter(1.0f, 0.0f)), -1);
+  EXPECT_EQ(MxExponent(3e38f), 127);
+  for (const float tiny : {0.0f, 1e-45f, 1e-39f}) EXPECT_EQ(MxExponent(tiny), -127);
+  EXPECT_EQ(MxScale(0.0f), std::ldexp(1.0f, -133));
+  EXPECT_EQ(MxScale(1.5f), 1.0f / 64);
+  // Scales whose product is beyond float.
+  const float small = MxScale(1e-30f), large = MxScale(3e38f);
+  EXPECT_EQ(MxProduct(12345, small, small), static_cast<float>(std::ldexp(12345.0, 2 * (MxExponent(1e-30f) - 6))));
+  EXPECT_EQ(MxProduct(3, large, small), std::ldexp(3.0f, 121 + MxExponent(1e-30f) - 6));
+  EXPECT_EQ(MxProduct(0, large, large), 0.0f);
+  EXPECT_EQ(MxProduct(1, large, large), kInfinity);
+}
 
 TEST(Exp, WithinTwoUlp) {
   BitsHash hash;

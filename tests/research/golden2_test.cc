@@ -33,12 +33,13 @@ TEST_P(Research2Golden, EveryCaseOfAKindThatIsHere) {
     const GoldenResult result = RunResearch2Golden(*backend, file, fields);
     EXPECT_TRUE(result.passed) << fields.at("case") << ": " << result.detail;
   }
-  const std::map<std::string, int> expected = {
-      {"adder", 10},         {"attention", 5},   {"binomial_table", 7}, {"counts", 4},
-      {"fault", 40},         {"hw", 1},          {"lengths", 1},        {"paired", 1},
-      {"product_report", 8}, {"random_bits", 1}, {"register", 7},       {"rms_norm_table", 1},
-      {"row_key", 1},        {"silu_table", 1},  {"smoothquant_qk", 4}, {"softmax_table", 2},
-      {"source", 4},         {"statistics", 1},  {"usystolic", 2}};
+  const std::map<std::string, int> expected = {{"adder", 10},     {"attention", 5},      {"binomial_table", 7},
+                                               {"counts", 4},     {"fault", 40},         {"fp8", 1},
+                                               {"hw", 1},         {"lengths", 1},        {"mx", 1},
+                                               {"paired", 1},     {"product_report", 8}, {"random_bits", 1},
+                                               {"register", 7},   {"rms_norm_table", 1}, {"row_key", 1},
+                                               {"silu_table", 1}, {"smoothquant_qk", 4}, {"softmax_table", 2},
+                                               {"source", 4},     {"statistics", 1},     {"usystolic", 2}};
   EXPECT_EQ(here, expected);
 }
 
@@ -64,6 +65,10 @@ TEST_P(Research2Golden, AnotherNumberFails) {
       fields["sc"]["fault_seed"] = 999;
     } else if (kind == "hw") {
       fields["input"]["cycles"] = fields["input"]["cycles"].get<int64_t>() + 1;
+    } else if (kind == "fp8") {
+      fields["chunk"] = 64;
+    } else if (kind == "mx") {
+      fields["tensors"]["exponent_a"] = fields["tensors"]["exponent_b"];
     } else if (kind == "silu_table") {
       fields["in_bits"] = 3;
     } else if (kind == "softmax_table") {

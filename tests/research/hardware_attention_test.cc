@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// p v of attention by hardware that is not ideal, against the reference: many positions, so that pages, groups of adders
-// and ranges of threads begin at different places.
+// Attention by hardware that is not ideal, and in formats of numbers, against the reference: many positions, so that
+// pages, groups of adders and ranges of threads begin at different places.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <numeric>
@@ -38,16 +39,22 @@ class HardwareAttention : public testing::TestWithParam<Shape> {
   }
   Device device() const { return backend_->devices()[0]; }
 
-  // The last kRows of `positions` rows; every score is 0, so that p is one number. RoPE is by angles of 0.
-  std::vector<float> Attend(const ScConfig& config, const std::vector<float>& v) {
+  // Of all positions: q [positions][kHeads][kHeadDim], k and v of one KV head.
+  struct Operands {
+    std::vector<float> q, k, v;
+  };
+
+  // The last kRows of `positions` rows. RoPE is by angles of 0.
+  std::vector<float> Attend(const ScConfig& qk, const ScConfig& av, const Operands& x) {
     const int64_t positions = GetParam().positions;
     KvCacheSpec spec;
     spec.num_layers = spec.num_kv_heads = 1;
     spec.head_dim = kHeadDim;
     spec.num_pages = (positions + 63) / 64;
     spec.mode = AttentionMode::kPerToken;
-    spec.qk = MakeScOperator({});
-    spec.av = MakeScOperator(config);
+    spec.qk = MakeScOperator(qk);
+    spec.av = MakeScOperator(av);
+    if (qk.arith == ScArith::kMxInt8) spec.key_scales = 3;
     const auto cache = backend_->MakeKvCache(device(), spec);
     const auto pass = backend_->MakePass(device(), {positions, 1, spec.num_pages});
     std::vector<int32_t> pages(static_cast<size_t>(spec.num_pages));
@@ -70,10 +77,13 @@ class HardwareAttention : public testing::TestWithParam<Shape> {
       layout.sequences.push_back({0, static_cast<int32_t>(rows), static_cast<int32_t>(first), pages, 5});
       backend_->UploadPass(*pass, layout);
       const auto count = static_cast<size_t>(rows);
-      call.q = View(rows, std::vector<float>(count * kHeads * kHeadDim, 0.0f));
-      call.k = View(rows, std::vector<float>(count * kHeadDim, 1.0f));
-      const auto begin = v.begin() + first * kHeadDim;
-      call.v = View(rows, std::vector<float>(begin, begin + rows * kHeadDim));
+      const auto part = [&, from = first, n = rows](const std::vector<float>& values, int64_t width) {
+        const auto begin = values.begin() + from * width;
+        return View(n, std::vector<float>(begin, begin + n * width));
+      };
+      call.q = part(x.q, kHeads * kHeadDim);
+      call.k = part(x.k, kHeadDim);
+      call.v = part(x.v, kHeadDim);
       out.assign(count * kHeads * kHeadDim, -1.0f);
       call.out = View(rows, out);
       backend_->Attention(call);
@@ -87,18 +97,27 @@ class HardwareAttention : public testing::TestWithParam<Shape> {
   std::vector<Buffer> buffers_;
 };
 
+// Rows of different scales.
+std::vector<float> Values(uint64_t seed, int64_t rows, float most) {
+  std::vector<float> values;
+  for (int64_t t = 0; t < rows; ++t) {
+    const float scale = most * (0.1f + static_cast<float>(RandomBits(seed, 0, static_cast<uint64_t>(t)) % 64));
+    for (int64_t d = 0; d < kHeadDim; ++d) {
+      const auto at = static_cast<uint64_t>(t * kHeadDim + d);
+      values.push_back(scale * (static_cast<float>(RandomBits(seed, 1, at) % 2001) - 1000.0f) / 1000.0f);
+    }
+  }
+  return values;
+}
+
+// Every score is 0, so that p is one number.
 TEST_P(HardwareAttention, IsThatOfTheReference) {
   const int64_t positions = GetParam().positions;
   const ScConfig config = ParseScModelConfig(std::vector<std::string>{GetParam().settings}).at(ScOperatorId::kAv);
-  std::vector<float> values;
-  for (int64_t t = 0; t < positions; ++t) {  // tokens of different scales, so that codes of p differ
-    const float scale = 0.1f + static_cast<float>(RandomBits(3, 0, static_cast<uint64_t>(t)) % 64);
-    for (int64_t d = 0; d < kHeadDim; ++d) {
-      const auto at = static_cast<uint64_t>(t * kHeadDim + d);
-      values.push_back(scale * (static_cast<float>(RandomBits(3, 1, at) % 2001) - 1000.0f) / 1000.0f);
-    }
-  }
-  const std::vector<float> out = Attend(config, values);
+  const std::vector<float> values = Values(3, positions, 1.0f);  // so that codes of p differ
+  const auto size = static_cast<size_t>(positions * kHeadDim);
+  const std::vector<float> out =
+      Attend({}, config, {std::vector<float>(size * kHeads, 0.0f), std::vector<float>(size, 1.0f), values});
   HostMatrix p{kRows, positions, std::vector<float>(static_cast<size_t>(kRows * positions), 0.0f)};
   for (int64_t n = 0; n < kRows; ++n) {
     const int64_t visible = positions - kRows + n + 1;
@@ -127,6 +146,39 @@ INSTANTIATE_TEST_SUITE_P(
                     Shape{"halve=1,av.acc_bits=12,av.fault_acc=0.02,av.fault_activation=0.02", 100, 1},
                     Shape{"halve=1,av.acc_bits=9,av.acc_group=7", 600, 3},
                     Shape{"av.arith=int8,av.acc_bits=17,av.fault_acc=0.1", 600, 3}));
+
+using FormatAttention = HardwareAttention;
+
+TEST_P(FormatAttention, IsThatOfTheReference) {
+  const int64_t positions = GetParam().positions;
+  const ScModelConfig settings = ParseScModelConfig(std::vector<std::string>{GetParam().settings});
+  const ScConfig qk = settings.at(ScOperatorId::kQk);
+  const ScConfig av = settings.at(ScOperatorId::kAv);
+  const HostMatrix k{positions, kHeadDim, Values(5, positions, 0.1f)};
+  const HostMatrix v{positions, kHeadDim, Values(6, positions, 1.0f)};
+  const std::vector<float> q = Values(7, positions * kHeads, 0.02f);
+  const std::vector<float> out = Attend(qk, av, {q, k.values, v.values});
+  const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(kHeadDim)));
+  for (int64_t n = 0; n < kRows; ++n) {
+    for (int64_t h = 0; h < kHeads; ++h) {
+      const int64_t row = positions - kRows + n;
+      const auto begin = q.begin() + (row * kHeads + h) * kHeadDim;
+      const HostMatrix one{1, kHeadDim, std::vector<float>(begin, begin + kHeadDim)};
+      HostMatrix p = MultiplyReference(one, k, qk, {}).y;
+      for (float& score : p.values) score = score * scale;
+      SoftmaxReference(p.row(0), row + 1);
+      const ReferenceProduct expected = PerTokenReference(p, v, av, {}, row);
+      const float* got = out.data() + (n * kHeads + h) * kHeadDim;
+      EXPECT_EQ(std::memcmp(got, expected.y.row(0), kHeadDim * sizeof(float)), 0) << "head " << h << ", row " << n;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Settings, FormatAttention,
+                         testing::Values(Shape{"qk.arith=fp8_e4m3", 100, 2}, Shape{"qk.arith=mxint8", 600, 3},
+                                         Shape{"av.arith=fp8_e4m3", 600, 3}, Shape{"av.arith=fp8_e4m3", 100, 1},
+                                         Shape{"qk.arith=mxint8,av.arith=fp8_e4m3", 600, 3},
+                                         Shape{"qk.arith=fp8_e4m3,av.arith=int8", 130, 2}));
 
 }  // namespace
 }  // namespace stoch::test

@@ -204,6 +204,8 @@ TEST_F(Profile, ConfiguredAttentionIsWhatRan) {
       {"attention=exact", none},
       {"attention=per_token,qk.arith=int4,av.arith=int5", none},
       {"attention=per_row,qk.arith=int4,av.arith=int5", none},
+      {"attention=per_token,qk.arith=mxint8,av.arith=fp8_e4m3", none},
+      {"attention=per_row,qk.arith=fp8_e4m3,av.arith=fp8_e4m3", none},
       {"attention=per_token", fixed},
       {"attention=per_head", fixed},
       {"attention=per_token", call},
@@ -251,9 +253,9 @@ TEST_F(Profile, QuantizedProductsAreThoseOfTheDefinition) {
   source.rows = b.rows;
   source.cols = b.cols;
   source.host = b.values.data();
-  for (const char* settings :
-       {"preset=halved", "preset=published", "sc_prec=5,stoc_len=9", "gate=xnor,halve=0", "arith=int6",
-        "mode=unipolar,halve=0,chunk_d=0", "mode=unipolar,halve=0,chunk_d=0,sc_prec=4,stoc_len=11"}) {
+  for (const char* settings : {"preset=halved", "preset=published", "sc_prec=5,stoc_len=9", "gate=xnor,halve=0",
+                               "arith=int6", "arith=fp8_e4m3", "arith=mxint8", "mode=unipolar,halve=0,chunk_d=0",
+                               "mode=unipolar,halve=0,chunk_d=0,sc_prec=4,stoc_len=11"}) {
     SCOPED_TRACE(settings);
     // Of a bare product: attention has rules of its own.
     const std::string own = settings;
@@ -274,13 +276,14 @@ TEST_F(Profile, QuantizedProductsAreThoseOfTheDefinition) {
     const LinearSpec spec{Precision::kSc, MakeScOperator(config)};
     const HostMatrix z = MultiplyQuantized(a, b, config);
     EXPECT_TRUE(Same(runner.Linear(source, QuantizedSpec(spec), a), z));
-    const bool has_streams = IntBits(config.arith) == 0;
+    const bool has_streams = config.arith == ScArith::kSc;
     EXPECT_EQ(Same(runner.Linear(source, spec, a), z), !has_streams);
   }
 }
 
 TEST_F(Profile, PartsVanishWhereTheyAreNone) {
-  const ProfileResult result = Run("arith=int8,0.o_proj.arith=fp,0.down_proj.arith=sc", one_window_);
+  const ProfileResult result =
+      Run("arith=int8,0.o_proj.arith=fp,0.down_proj.arith=sc,1.q_proj.arith=mxint8,1.av.arith=fp8_e4m3", one_window_);
   for (const ProfileRow& row : result.rows) {
     SCOPED_TRACE(std::to_string(row.layer) + row.op);
     const bool streams = row.layer == 0 && row.op == "down_proj";

@@ -21,15 +21,16 @@ std::vector<float> TinyLogits(const std::filesystem::path& folder, const std::st
   const std::string one = way.on_gpu ? "cuda:0" : "cpu";
   const std::string device = way.devices == 1 ? one : "cpu:" + std::to_string(way.devices);
   std::shared_ptr<Backend> backend = OpenBackend(device, {.threads = 2, .cpu_variant = way.variant}, nullptr);
+  const DecoderConfig model = OpenModelFiles(folder.string()).config;
   EngineOptions options;
   options.sc = ParseScModelConfig(std::vector<std::string>{settings});
   ReadScFiles(files, &options.sc);
   options.max_pass_rows = 128;
   options.max_sequences = 8;
   if (way.dealt) {
-    options.placement = SequenceSplit(TinyLlamaConfig(), backend->devices(), way.devices);
+    options.placement = SequenceSplit(model, backend->devices(), way.devices);
   } else if (way.devices > 1) {
-    options.placement = RowSplit(TinyLlamaConfig(), backend->devices());
+    options.placement = RowSplit(model, backend->devices());
   }
   const auto engine = Engine::Open(std::move(backend), OpenModelFiles(folder.string()), options);
   std::vector<std::unique_ptr<Sequence>> company;

@@ -21,7 +21,7 @@ struct Way {
   bool on_gpu = false;
 };
 
-// Of every row of one sequence of 40 tokens. Requires: `folder` has a model of TinyLlamaConfig's sizes. Errors: InvalidInput as
+// Of every row of one sequence of 40 tokens. Requires: `folder` has a tiny model. Errors: InvalidInput as
 // Engine::Open.
 std::vector<float> TinyLogits(const std::filesystem::path& folder, const std::string& settings,
                               const ScFileOptions& files, const Way& way = {});
