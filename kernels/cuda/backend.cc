@@ -15,6 +15,7 @@
 #include "kernels/cuda/families/experts.h"
 #include "kernels/cuda/mixed/linear.h"
 #include "kernels/cuda/plain/matmul.h"
+#include "kernels/cuda/prologue/functions.h"
 #include "kernels/cuda/ring/attention.h"
 #include "kernels/cuda/ring/hop_route.h"
 #include "kernels/cuda/rows.h"
@@ -296,7 +297,26 @@ void CudaBackend::AllGather(const AllGatherCall& call) {
   const GatherPlan plan = CheckAllGather(call);
   const std::vector<Device> devices = GiversOf(call);
   for (const Device& device : devices) At(device);
-  GroupOf(devices).AllGather(call, plan);
+  DeviceGroup& group = GroupOf(devices);
+  if (call.table == nullptr) return group.AllGather(call, plan);
+  AllGatherCall rest = call;  // of f(x), which each device makes first
+  rest.prologue = Prologue::kNone;
+  rest.table = nullptr;
+  rest.from2.clear();
+  std::vector<std::unique_ptr<Scratch>> scratches;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    DeviceGuard guard(devices[i]);
+    DeviceContext& ctx = EntryOf(devices[i]).context;
+    LinearCall rows;
+    rows.site = call.site;
+    rows.prologue = call.prologue;
+    rows.x = call.from[i];
+    rows.x2 = call.from2[i];
+    rows.table = call.table;
+    Scratch& scratch = *scratches.emplace_back(std::make_unique<Scratch>(ctx.workspace));
+    rest.from[i] = LaunchFunction(ctx, scratch, rows);
+  }
+  group.AllGather(rest, plan);
 }
 
 void CudaBackend::Announce(const Device& device, const AllGatherCall& call) {

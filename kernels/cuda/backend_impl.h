@@ -7,6 +7,7 @@
 //   runtime/ops.h              the ops of calls.h, from LaunchLinear on
 //   families/experts.h         CudaExperts, MakeExperts
 //   plain/matmul.h             LaunchScMatmul
+//   prologue/functions.h       LaunchFunction
 //   rows.h                     LaunchEmbed, LaunchSelectRows, LaunchArgmax
 //   sampling/logit_queries.h   CudaLogitQueries, LaunchPickTokens, LaunchLogProbs
 //   weights/weights.h          MakeLinear, MakeVector, MakeEmbedding, Unpack
@@ -111,6 +112,7 @@ class CudaBackend final : public Backend, public CallerStreams {
                      std::span<const int> lengths, const TensorView& out) override;
   bool has_extras() const override { return true; }
   std::string WhyNoKernel(const ScConfig& config) const override { return WhyNoGpuKernel(config); }
+  bool has_nonlinear_tables() const override { return true; }
   bool has_dilated() const override { return true; }
   bool has_dilated_ring() const override { return true; }
   bool ObserveLengths(OpObserver* observer) override;

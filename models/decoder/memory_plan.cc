@@ -65,11 +65,13 @@ KvCacheSpec MakeKvCacheSpec(const DecoderConfig& config, Precision precision, co
   spec.page_tokens = kKvPageTokens;
   spec.num_pages = num_pages;
   spec.precision = precision == Precision::kFp16 ? Precision::kFp16 : Precision::kFp32;
+  // A table of exp, too, has the kernels for any setting alone (kernels/plan/attention/shape.cc).
+  spec.smooths_qk = precision == Precision::kSc && !sc.tables.softmax.name.empty();
   if (precision == Precision::kSc && sc.attention != AttentionMode::kExact) {
     spec.mode = sc.attention;
     spec.qk = MakeScOperator(AttentionConfig(sc.at(ScOperatorId::kQk)));
     spec.av = MakeScOperator(AttentionConfig(sc.at(ScOperatorId::kAv)));
-    spec.smooths_qk = SmoothsQk(sc);
+    spec.smooths_qk = spec.smooths_qk || SmoothsQk(sc);
     if (HasMxKeys(sc)) spec.key_scales = (config.head_dim + kMxBlock - 1) / kMxBlock;
   }
   return spec;
@@ -178,6 +180,15 @@ int64_t ExpertScratchBytes(const DecoderConfig& config, Precision precision, con
   return most;
 }
 
+// Of tables of functions in front of linears: their widest rows.
+int64_t FunctionScratchBytes(const DecoderConfig& config, const ScModelConfig& sc, const PassShape& shape,
+                             const Backend& backend) {
+  if (sc.tables.silu.name.empty() && sc.tables.rms_norm.name.empty()) return 0;
+  const int64_t of_experts = config.HasExperts() ? config.num_experts_per_tok * config.moe_intermediate_size : 0;
+  const int64_t widest[] = {std::max({config.hidden_size, config.intermediate_size, of_experts})};
+  return backend.LinearScratchBytes({Precision::kFp32, nullptr}, widest, widest[0], shape.max_rows);  // rows of floats
+}
+
 }  // namespace
 
 int64_t RingBytes(const DecoderConfig& config, Precision precision, const ScModelConfig& sc, const PassShape& shape,
@@ -203,6 +214,7 @@ int64_t ScratchBytes(const DecoderConfig& config, Precision precision, const ScM
                                                         static_cast<int>(shard.heads.size()),
                                                         {shape.max_rows, shape.max_sequences, PagesOf(shape.context)}));
   }
+  if (precision == Precision::kSc) most += FunctionScratchBytes(config, sc, shape, backend);
   return backend.AllocatedBytes(most);
 }
 

@@ -84,7 +84,7 @@ AttentionRows RunPasses(Backend& backend, const AttentionShape& shape, const Pas
   spec.num_pages = pages_each * num_sequences;
   spec.mode = shape.mode;
   spec.precision = shape.precision;
-  spec.smooths_qk = shape.smooths_qk;
+  spec.smooths_qk = shape.smooths_qk || shape.exp_table != nullptr;
   if (shape.mode != AttentionMode::kExact) {
     spec.qk = Operator(shape.qk, shape.mode);
     spec.av = Operator(shape.av, shape.mode);
@@ -164,6 +164,7 @@ AttentionRows RunPasses(Backend& backend, const AttentionShape& shape, const Pas
     call.window = shape.window;
     call.first_head = shape.first_head;
     if (shape.smooths_qk) call.qk_smooth = smooth.view();
+    call.exp_table = shape.exp_table;
     call.out = y;
     const std::string bucket = std::to_string(ContextBucket(longest));
     const std::string key = graph_key.empty() ? "" : graph_key + std::to_string(rows) + " context " + bucket;
@@ -184,7 +185,8 @@ AttentionRows RunPasses(Backend& backend, const AttentionShape& shape, const Pas
 AttentionRows RunAttention(Backend& backend, const AttentionShape& shape, const Passes& passes,
                            const std::string& graph_key) {
   const auto run = [&] { return RunPasses(backend, shape, passes, graph_key); };
-  const bool is_reference = backend.name() == "cpu" && shape.qk_extras == nullptr && shape.av_extras == nullptr;
+  const bool is_reference =
+      backend.name() == "cpu" && shape.qk_extras == nullptr && shape.av_extras == nullptr && shape.exp_table == nullptr;
   return is_reference ? Reference(DescriptionOf(shape, passes), run) : run();
 }
 

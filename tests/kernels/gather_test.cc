@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/math/elementary.h"
+#include "kernels/math/nonlinear_table.h"
 #include "kernels/math/random.h"
 #include "tests/support/backends_under_test.h"
 #include "tests/support/expect_invalid.h"
@@ -54,12 +55,14 @@ struct Shape {
 };
 
 // Columns of `to` are those of every from, in order; bytes next to them are as before.
-void ExpectGathered(Backend& backend, const Shape& shape, bool silu, AllGatherRoute route) {
+void ExpectGathered(Backend& backend, const Shape& shape, bool silu, AllGatherRoute route,
+                    const NonlinearTable* table = nullptr) {
   const std::span<const Device> devices = backend.devices();
   AllGatherCall call;
   call.site = {4, "o_proj"};
   call.route = route;
   if (silu) call.prologue = Prologue::kSiluMul;
+  call.table = table;
   std::vector<Matrix> from, from2, to;
   int64_t total = 0;
   for (size_t i = 0; i < devices.size(); ++i) {
@@ -84,7 +87,8 @@ void ExpectGathered(Backend& backend, const Shape& shape, bool silu, AllGatherRo
       for (size_t i = 0; i < devices.size(); ++i) {
         for (int64_t k = 0; k < call.from[i].dim(1); ++k, ++col) {
           const float x = from[i].at(row, k);
-          const float expected = silu ? Silu(x) * from2[i].at(row, k) : x;
+          const float y = table == nullptr ? Silu(x) : table->At(x);
+          const float expected = silu ? y * from2[i].at(row, k) : x;
           ASSERT_EQ(now[static_cast<size_t>(row * (total + shape.slack) + col)], expected) << row << ", " << col;
         }
       }
@@ -117,6 +121,21 @@ TEST_P(GatherTest, EveryDeviceHasAllColumns) {
                      (silu ? " silu, route " : ", route ") + std::to_string(static_cast<int>(route)));
         ExpectGathered(*backend, shape, silu, route);
       }
+    }
+  }
+}
+
+TEST_P(GatherTest, ATableOfSiluIsReadBeforeTheExchange) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  NonlinearTable table;
+  table.cuts = {-4.0f, -1.0f, 0.5f, 3.0f};
+  table.values = {0.125f, -0.25f, 0.375f, 2.75f};
+  table.slopes = {0.0f, 0.5f, 0.75f, 1.0f};
+  table.in_bits = 5;
+  for (const AllGatherRoute route : Routes(*backend)) {
+    for (const Shape& shape : {Shape{1, {64}, 0}, Shape{5, {16, 48}, 16}, Shape{3, {7, 0, 5, 1}, 3}}) {
+      SCOPED_TRACE(std::to_string(shape.rows) + " rows, route " + std::to_string(static_cast<int>(route)));
+      ExpectGathered(*backend, shape, true, route, &table);
     }
   }
 }

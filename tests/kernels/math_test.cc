@@ -5,12 +5,14 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <random>
 
 #include "kernels/math/divergence.h"
 #include "kernels/math/divisor.h"
 #include "kernels/math/elementary.h"
 #include "kernels/math/half.h"
+#include "kernels/math/nonlinear_view.h"
 #include "kernels/math/number_formats.h"
 #include "kernels/math/quantize.h"
 #include "kernels/math/random.h"
@@ -37,6 +39,39 @@ class BitsHash {
  private:
   uint64_t hash_ = 0xcbf29ce484222325ull;
 };
+
+// Device code reads tables through the view.
+TEST(NonlinearView, HasTheBitsOfTheTable) {
+  NonlinearTable table;
+  for (int i = 0; i < 37; ++i) {
+    const auto x = static_cast<float>(i);
+    table.cuts.push_back(0.1f * x * x - 3.0f);
+    table.values.push_back(std::sin(x));
+    table.slopes.push_back(0.3f - 0.02f * x);
+  }
+  std::mt19937 random(7);
+  for (int rounding = 0; rounding < 4; ++rounding) {
+    table.in_bits = (rounding & 1) != 0 ? std::optional<int>(3) : std::nullopt;
+    table.out_bits = (rounding & 2) != 0 ? std::optional<int>(6) : std::nullopt;
+    const NonlinearView view = ViewOf(table);
+    const auto same = [](float a, float b) { return FloatToBits(a) == FloatToBits(b); };
+    for (const float x : table.cuts) {
+      EXPECT_TRUE(same(view.At(x), table.At(x))) << x;
+      EXPECT_TRUE(same(view.At(std::nextafter(x, -kInfinity)), table.At(std::nextafter(x, -kInfinity)))) << x;
+    }
+    EXPECT_TRUE(same(view.ExpAt(-kInfinity), 0.0f));
+    for (int i = 0; i < 100000; ++i) {
+      const float x = BitsToFloat(static_cast<uint32_t>(random()));
+      if (!IsFinite(x)) continue;
+      ASSERT_TRUE(same(view.At(x), table.At(x)) && same(view.ExpAt(x), table.ExpAt(x))) << x;
+      const float v = BitsToFloat(static_cast<uint32_t>(random()) & 0x7fffffffu);
+      ASSERT_TRUE(same(view.RsqrtAt(v), table.RsqrtAt(v)) || v != v) << v;
+    }
+    for (const float v : {0.0f, 1e-45f, 3e-39f, 1.17549435e-38f, 0.25f, 1.0f, 4.0f, 3.4e38f, kInfinity}) {
+      EXPECT_TRUE(same(view.RsqrtAt(v), table.RsqrtAt(v))) << v;
+    }
+  }
+}
 
 // Every number of E4M3 by its definition.
 double E4m3Number(int code) {

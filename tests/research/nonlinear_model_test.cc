@@ -12,6 +12,7 @@
 #include "loader/research/nonlinear_file.h"
 #include "research/calibrate/nonlinear_table.h"
 #include "research/products/operator_digest.h"
+#include "tests/kernels/gpu/cuda_or_skip.h"
 #include "tests/research/tiny_logits.h"
 #include "tests/support/expect_invalid.h"
 #include "tests/support/temp_dir.h"
@@ -123,6 +124,20 @@ TEST_F(NonlinearModel, BitsDoNotDependOnBatchCutDevicesOrVariant) {
           Way{.rows = 1, .devices = 2, .dealt = true}, Way{.variant = "scalar"}}) {
       EXPECT_TRUE(SameLogits(whole, Logits(settings, way)))
           << mode << ' ' << way.rows << " rows of " << way.devices << " devices, dealt: " << way.dealt;
+    }
+  }
+}
+
+TEST_F(NonlinearModel, AGpuHasTheBitsOfACpu) {
+  STOCH_CUDA_OR_SKIP();
+  for (const std::string mode : kModes) {
+    for (const std::string& tables : {Table("silu", 16), Table("softmax", 16), Table("rms_norm", 16), All(12)}) {
+      const std::string settings = mode + ",stoc_len=64," + tables;
+      const std::vector<float> expected = Logits(settings);
+      EXPECT_TRUE(SameLogits(expected, Logits(settings, {.on_gpu = true}))) << settings;
+      if (mode.find("per_row") != std::string::npos || mode.find("per_head") != std::string::npos) continue;
+      EXPECT_TRUE(SameLogits(expected, Logits(settings, {.rows = 1, .on_gpu = true}))) << settings << ", steps";
+      EXPECT_TRUE(SameLogits(expected, Logits(settings, {.rows = 7, .others = 4, .on_gpu = true}))) << settings;
     }
   }
 }

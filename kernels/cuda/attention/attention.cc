@@ -47,6 +47,7 @@ AttentionPass PassOf(const DeviceContext& ctx, const AttentionCall& call, const 
   facts.window = call.window;
   facts.segment = LongestSegment(pairs);
   facts.has_norm = call.norm != nullptr;
+  facts.has_norm_table = facts.has_norm && call.norm->table != nullptr;
   facts.observed = ctx.observer != nullptr;
   return facts;
 }
@@ -195,7 +196,7 @@ void RunMixedRows(const Job& job) {
 
 void RunExact(const Job& job) {
   LaunchAppendValues(job.ctx, job.args, false);
-  AttendValues(job.ctx, job.args, job.shape, job.plan, job.rows.all);
+  AttendValues(job.ctx, job.args, job.shape, job.plan, job.rows.all, job.ctx.tables.Function(job.call.exp_table));
 }
 
 void RunHalf(const Job& job) {
@@ -326,14 +327,14 @@ void AttendCodes(DeviceContext& ctx, const AttentionArgs& args, const AttentionS
 }
 
 void AttendValues(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const AttentionPlan& plan,
-                  const RowSet& rows) {
+                  const RowSet& rows, const NonlinearView& exp) {
   Scratch scratch(ctx.workspace);
   const RowScratch memory = MakeRowScratch(ctx, scratch, args, shape, plan.spill);
   if (rows.count == 0) return;
   if (plan.short_rows == AttentionRoute::kExactSplit) {
     return LaunchExactSplit(ctx, args, plan.split, rows, memory.split);
   }
-  LaunchExactRows(ctx, args, rows, memory.spill);
+  LaunchExactRows(ctx, args, rows, memory.spill, exp);
 }
 
 void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {

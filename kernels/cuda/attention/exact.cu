@@ -27,9 +27,10 @@ struct RowArgs {
   float* spill = nullptr;  // [grid rows][num_heads][spill_stride]: scores of contexts beyond shared_scores
   int64_t spill_stride = 0;
   int32_t shared_scores = 0;
+  NonlinearView exp;  // read where kTable
 };
 
-template <int kSlots>
+template <int kSlots, bool kTable>
 __global__ void __launch_bounds__(kThreads) ExactRowKernel(const RowArgs args) {
   extern __shared__ float shared_scores[];
   __shared__ float lanes[kDotLanes * kMaxHeadDim];
@@ -83,7 +84,7 @@ __global__ void __launch_bounds__(kThreads) ExactRowKernel(const RowArgs args) {
   largest = BlockMax(largest, reduce);
   float sum = 0.0f;
   for (int t = tid; t < length; t += kThreads) {
-    const float e = Exp(scores[t] - largest);
+    const float e = kTable ? args.exp.ExpAt(scores[t] - largest) : Exp(scores[t] - largest);
     scores[t] = e;
     sum = sum + e;
   }
@@ -124,16 +125,19 @@ __global__ void __launch_bounds__(kThreads) ExactRowKernel(const RowArgs args) {
 template <int kSlots>
 void Launch(DeviceContext& ctx, const RowArgs& args, int rows) {
   const size_t shared = static_cast<size_t>(args.shared_scores) * sizeof(float);
-  AllowShared(ctx, &ExactRowKernel<kSlots>, shared);
+  const auto kernel = args.exp.size > 0 ? ExactRowKernel<kSlots, true> : ExactRowKernel<kSlots, false>;
+  AllowShared(ctx, kernel, shared);
   const dim3 grid(static_cast<unsigned>(args.attention.num_heads), static_cast<unsigned>(rows));
-  ExactRowKernel<kSlots><<<grid, kThreads, shared, ctx.stream>>>(args);
+  kernel<<<grid, kThreads, shared, ctx.stream>>>(args);
   STOCH_CUDA_LAUNCH("ExactRowKernel");
 }
 
 }  // namespace
 
-void LaunchExactRows(DeviceContext& ctx, const AttentionArgs& args, const RowSet& rows, const ScoreSpill& spill) {
+void LaunchExactRows(DeviceContext& ctx, const AttentionArgs& args, const RowSet& rows, const ScoreSpill& spill,
+                     const NonlinearView& exp) {
   RowArgs row_args;
+  row_args.exp = exp;
   row_args.attention = args;
   row_args.shared_scores = std::min((rows.max_length + 255) / 256 * 256, kMaxSharedScores);
   row_args.spill = spill.scores;

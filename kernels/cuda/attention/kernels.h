@@ -161,9 +161,9 @@ RowScratch MakeRowScratch(DeviceContext& ctx, Scratch& scratch, const AttentionA
 // SC with uniform lengths, of positions that `pairs` admit; where operands.q.words is null, plan.short_rows' kernel appends.
 void AttendCodes(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const AttentionPlan& plan,
                  const ScOperands& operands, const DilatedPairs& pairs, const AttendedRows& rows);
-// fp32.
+// fp32. exp: a table in place of Exp, which kExactRows takes.
 void AttendValues(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const AttentionPlan& plan,
-                  const RowSet& rows);
+                  const RowSet& rows, const NonlinearView& exp = {});
 
 // ---- row.cu: SC attention of single rows by count-table lookups. route: kScFreshRows (q.words null; passes of at most
 // kFreshRows rows, all of them in `rows`), kScRows, kScWindowRows.
@@ -198,7 +198,8 @@ void LaunchScWide(DeviceContext& ctx, const AttentionArgs& args, const Attention
                   const ScOperands& operands, const TileSet& tiles, const TileBatch& batch);
 
 // ---- exact.cu: fp32 attention of single rows in the contract's summation order.
-void LaunchExactRows(DeviceContext& ctx, const AttentionArgs& args, const RowSet& rows, const ScoreSpill& spill);
+void LaunchExactRows(DeviceContext& ctx, const AttentionArgs& args, const RowSet& rows, const ScoreSpill& spill,
+                     const NonlinearView& exp = {});
 
 // ---- half/: the fp16 baseline over a half cache, outside the bits contract.
 // route: kHalfFreshRows (the row kernel rotates and appends the rows of the pass itself; passes of at most kFreshRows

@@ -50,6 +50,10 @@ void Validate(const KvCacheSpec& spec) {
   if (spec.stripes > 1 && spec.precision == Precision::kFp16) {
     throw InvalidInput("KV cache: positions dealt over devices, expected another precision than fp16");
   }
+  if (spec.stripes > 1 && spec.mode == AttentionMode::kExact && spec.smooths_qk) {
+    throw InvalidInput(
+        "kv cache: --split sequence with softmax=FILE runs on the CPU only: give --device cpu:2, or --split row");
+  }
   if (spec.mode == AttentionMode::kExact) return;
   if (spec.precision == Precision::kFp16) throw InvalidInput("KV cache: fp16 attention is exact, not stochastic");
   CheckKvOperators(spec);

@@ -99,7 +99,7 @@ NcclGroup& DeviceGroup::nccl() {
 }
 
 void DeviceGroup::Announce(const DeviceContext& ctx, const AllGatherCall& call) {
-  if (shared_ == nullptr || call.route == AllGatherRoute::kNccl || !IsRecording()) return;
+  if (shared_ == nullptr || call.route == AllGatherRoute::kNccl || call.table != nullptr || !IsRecording()) return;
   const GatherPlan plan = CheckAllGather(call);
   if (!shared_->Takes(call, plan)) return;
   if (!shared_->HasBegun()) {

@@ -15,6 +15,7 @@
 #include "kernels/cuda/mixed/linear.h"
 #include "kernels/cuda/plain/product.h"
 #include "kernels/cuda/prologue/activations.h"
+#include "kernels/cuda/prologue/functions.h"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/runtime/ops.h"
 #include "kernels/cuda/sc/experts/lookup.h"
@@ -304,6 +305,10 @@ void LaunchExpertLinear(DeviceContext& ctx, const ExpertLinearCall& call) {
   CheckExpertLinear(call);
   const int64_t slots = call.chosen.numel();
   if (slots == 0) return;
+  if (call.table != nullptr) {
+    Scratch scratch(ctx.workspace);
+    return LaunchExpertLinear(ctx, AfterFunction(ctx, scratch, call));
+  }
   const SiteReporter reporter = ctx.Reporter(call.site);
   const RowSource source = SourceOf(call);
   std::vector<size_t> left(call.weights.size());

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/prologue/functions.h"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/runtime/ops.h"
 #include "kernels/family_check.h"
@@ -91,6 +92,7 @@ void LaunchAddBias(DeviceContext& ctx, const AddBiasCall& call) {
 
 void LaunchNormHeads(DeviceContext& ctx, const NormHeadsCall& call) {
   CheckNormHeads(call);
+  if (call.table != nullptr) return LaunchNormHeadsByTable(ctx, call);
   HeadArgs args;
   args.q_stride = call.q.step(0);
   args.k_stride = call.k.step(0);

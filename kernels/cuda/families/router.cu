@@ -250,7 +250,8 @@ size_t SharedBytes(int64_t rows, const ExactWeightView& w) {
 bool FitsRouterKernel(const DeviceContext& ctx, const LinearCall& product, const RouteArgs& args) {
   const int64_t rows = product.x.dim(0);
   if (product.weights.size() != 1 || RouterOf(product).spec().precision != Precision::kFp32 || product.add_to_out ||
-      product.prologue != Prologue::kRmsNorm || rows < 1 || rows > kMaxRows || !FitsWarp(args)) {
+      product.prologue != Prologue::kRmsNorm || product.table != nullptr || rows < 1 || rows > kMaxRows ||
+      !FitsWarp(args)) {
     return false;
   }
   constexpr int64_t kStatic = int64_t{kMaxRows} * kRowLanes * sizeof(float);

@@ -14,6 +14,7 @@
 #include "kernels/cuda/mixed/step.h"
 #include "kernels/cuda/plain/product.h"
 #include "kernels/cuda/prologue/activations.h"
+#include "kernels/cuda/prologue/functions.h"
 #include "kernels/cuda/runtime/ops.h"
 #include "kernels/cuda/weights/weights.h"
 #include "kernels/plan/linear/float.h"
@@ -167,6 +168,10 @@ void RunHalf(DeviceContext& ctx, const LinearCall& call, const RowSource& source
 void LaunchLinear(DeviceContext& ctx, const LinearCall& call) {
   CheckLinear(call);
   if (call.x.dim(0) == 0) return;
+  if (call.table != nullptr) {
+    Scratch scratch(ctx.workspace);
+    return LaunchLinear(ctx, AfterFunction(ctx, scratch, call));
+  }
   const SiteReporter reporter = ctx.Reporter(call.site);
   const RowSource source = MakeRowSource(call);
   bool has_sc = false;

@@ -85,6 +85,7 @@ void LaunchPlainAttention(DeviceContext& ctx, const AttentionArgs& args, const A
   row_args.qk = qk;
   row_args.av = av;
   row_args.int_av = products.int_av;
+  row_args.exp = ctx.tables.Function(call.exp_table);
   row_args.q_codes = q_codes;
   row_args.q_scales = q_scales;
   row_args.p_metrics = metrics;

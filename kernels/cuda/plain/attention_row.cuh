@@ -27,6 +27,7 @@ struct RowArgs {
   HardwareView qk_hardware, av_hardware;
   uint64_t qk_site = 0, av_site = 0;  // ScSite::number of query head 0
   bool int_av = false;
+  NonlinearView exp;  // in place of Exp; no pieces: none
   Phase phase = Phase::kWhole;
   const uint8_t* q_codes = nullptr;  // [rows][heads][head_dim]
   const float* q_scales = nullptr;   // [rows][heads]
@@ -207,7 +208,8 @@ __device__ inline bool Softmax(const Row& r, float* shared) {
   if (r.args.pairs.count > 0 && largest == BitsToFloat(0xff800000u)) return false;
   float lane = 0.0f;
   for (int64_t t = threadIdx.x; t < r.visible; t += kThreads) {
-    float e = Exp(r.scores[t] - largest);
+    const float x = r.scores[t] - largest;
+    float e = r.args.exp.size > 0 ? r.args.exp.ExpAt(x) : Exp(x);
     if (r.args.pairs.count > 0) e = static_cast<float>(r.Times(t)) * e;
     r.scores[t] = e;
     lane = lane + e;

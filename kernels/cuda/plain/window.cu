@@ -47,6 +47,7 @@ struct SoftmaxArgs {
   uint8_t* slots = nullptr;  // null: lengths do not depend on their row alone
   int64_t step = 1;
   SiteReporter reporter;
+  NonlinearView exp;  // in place of Exp; no pieces: none
 };
 
 // A block a row: scores to probabilities, 0 where the row does not see.
@@ -64,7 +65,8 @@ __global__ void __launch_bounds__(kThreads) WindowSoftmaxKernel(const __grid_con
   largest = BlockMax(largest, shared);
   float lane = 0.0f;
   for (int64_t t = threadIdx.x; t < visible; t += kThreads) {
-    p[t] = Exp(p[t] - largest);
+    const float x = p[t] - largest;
+    p[t] = args.exp.size > 0 ? args.exp.ExpAt(x) : Exp(x);
     lane = lane + p[t];
   }
   const float sum = BlockFoldLanes(lane, shared);
@@ -100,6 +102,7 @@ class WindowPass {
   }
 
   void Run(const AttentionCall& call) {
+    exp_ = ctx_.tables.Function(call.exp_table);
     plain_attention::LaunchAppend(ctx_, a_, call, products_, {.q_values = q_});
     if (products_.qk.view().has_rule) {
       plain_attention::LaunchQueryMetrics(ctx_, a_, products_.qk.view(), metrics_);
@@ -167,7 +170,8 @@ class WindowPass {
                               metrics_ + first,
                               products_.av.view().alone() ? p_slots_ + first : nullptr,
                               a_.num_heads,
-                              a_.reporter};
+                              a_.reporter,
+                              exp_};
     WindowSoftmaxKernel<<<static_cast<unsigned>(sequence.num_rows), kThreads, 0, ctx_.stream>>>(softmax);
     STOCH_CUDA_LAUNCH("WindowSoftmaxKernel");
   }
@@ -192,6 +196,7 @@ class WindowPass {
   const ScOperator& av_;
   const CudaPass& pass_;
   Scratch scratch_;
+  NonlinearView exp_;
   float* q_ = nullptr;  // [rows][num_heads * head_dim], divided by the factors
   float* metrics_ = nullptr;
   uint8_t* q_slots_ = nullptr;

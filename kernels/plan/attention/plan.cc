@@ -46,6 +46,7 @@ bool TakesOutputs(const AttentionPass& pass) {
 }
 
 AttentionRoute MixedRoute(const AttentionShape& shape, const AttentionPass& pass) {
+  if (shape.mode == AttentionMode::kExact) return AttentionRoute::kExactRows;
   if (shape.mode != AttentionMode::kPerToken) return AttentionRoute::kPlainWindow;
   if (pass.segment > 0 || shape.lengths == AttentionLengths::kAny) return AttentionRoute::kMixedPlain;
   // One row: eight lose to an append of their own (docs/tuning/attention.md). Who observes wants the lengths of queries in memory.
@@ -101,8 +102,8 @@ AttentionRoute LongRoute(const AttentionShape& shape, const AttentionPass& pass,
 AttentionNorm NormOf(const AttentionShape& shape, const AttentionPass& pass, AttentionRoute route) {
   constexpr int kHeadStep = 64;  // NormHead
   if (!pass.has_norm) return AttentionNorm::kNobody;
-  return route == AttentionRoute::kScFreshRows && shape.head_dim % kHeadStep == 0 ? AttentionNorm::kRowKernel
-                                                                                  : AttentionNorm::kOwnKernel;
+  const bool is_fused = route == AttentionRoute::kScFreshRows && !pass.has_norm_table;
+  return is_fused && shape.head_dim % kHeadStep == 0 ? AttentionNorm::kRowKernel : AttentionNorm::kOwnKernel;
 }
 
 // A row that nobody wants is appended by a kernel of its own; heads that another kernel norms are in memory.

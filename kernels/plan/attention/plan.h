@@ -32,11 +32,12 @@ struct AttentionPass {
   int64_t batch_sequences = 0;  // sequences with at least kLongSequenceRows rows in a batch of tiles, at most; 0: none
   int64_t short_rows = 1;       // rows of the other sequences
   int64_t max_short_length = 1;
-  int64_t output_rows = -1;  // rows whose outputs are wanted; -1: all
-  int64_t window = 0;        // AttentionCall::window
-  int64_t segment = 0;       // longest segment of dilated attention; 0: dense
-  bool has_norm = false;     // heads of q and k are normed before RoPE
-  bool observed = false;     // somebody asks for the lengths of rows
+  int64_t output_rows = -1;     // rows whose outputs are wanted; -1: all
+  int64_t window = 0;           // AttentionCall::window
+  int64_t segment = 0;          // longest segment of dilated attention; 0: dense
+  bool has_norm = false;        // heads of q and k are normed before RoPE
+  bool has_norm_table = false;  // by a table of 1 / sqrt
+  bool observed = false;        // somebody asks for the lengths of rows
 
   // A pass of short rows only.
   static AttentionPass Rows(int64_t rows, int64_t max_length, AttentionUse use = AttentionUse::kEager);

@@ -141,6 +141,7 @@ int64_t AttentionScratchBytes(const GpuTraits& gpu, const AttentionShape& shape,
       [[fallthrough]];
     case AttentionLengths::kByRow: take({AttentionRoute::kMixedRows}); [[fallthrough]];
     case AttentionLengths::kAny:
+      if (shape.mode == AttentionMode::kExact) break;
       take({shape.mode == AttentionMode::kPerToken ? AttentionRoute::kMixedPlain : AttentionRoute::kPlainWindow});
       return most;
   }

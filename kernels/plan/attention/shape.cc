@@ -122,7 +122,11 @@ ScOperatorPtr WideOperator(std::span<const ScOperatorPtr> by_slot) {
 AttentionLayers MakeAttentionLayers(const KvCacheSpec& spec, int num_heads) {
   AttentionLayers layers;
   const AttentionShape cache = ShapeOfCache(spec, num_heads);
-  if (spec.mode == AttentionMode::kExact) return {{cache}, {0}};
+  if (spec.mode == AttentionMode::kExact) {
+    AttentionShape exact = cache;
+    if (spec.smooths_qk) exact.lengths = AttentionLengths::kAny;
+    return {{exact}, {0}};
+  }
   const std::vector<Products> products = ProductsOf(spec);
   std::vector<const Products*> first;  // layer of every shape
   for (const Products& layer : products) {

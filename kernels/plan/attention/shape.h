@@ -17,7 +17,7 @@ enum class AttentionLengths : uint8_t {
   kUniform,  // those of the operators
   kByRow,    // a length for every (row, head), which depends on that row alone
   kByTile,   // the same, with streams that nest in those of longest_qk and longest_av: tiles take them too
-  kAny,      // lengths that depend on the whole call, integers, tables, factors of q and k, hardware that is not ideal
+  kAny,  // lengths that depend on the whole call, integers, tables (of exp too), factors, hardware that is not ideal
 };
 
 // The attention of one device's heads.

@@ -115,6 +115,50 @@ TEST(AttentionLayers, WindowsAndFactors) {
   }
 }
 
+// Exact attention with a table of exp goes by whole rows, where contexts would be cut over the GPU else.
+TEST(AttentionLayers, TablesOfExpInExactAttention) {
+  KvCacheSpec spec;
+  spec.num_layers = 1;
+  spec.num_kv_heads = 8;
+  spec.head_dim = 128;
+  spec.num_pages = 256;
+  const AttentionLimits limits{64, 8, int64_t{256} * 64};
+  for (const test::GpuModel& gpu : test::GpuModels()) {
+    SCOPED_TRACE(gpu.name);
+    AttentionShape shapes[2];
+    for (const bool has_table : {false, true}) {
+      spec.smooths_qk = has_table;
+      shapes[has_table ? 1 : 0] = MakeAttentionLayers(spec, 32).at(0);
+    }
+    const AttentionPass step = AttentionPass::Rows(1, 16000);
+    EXPECT_EQ(PlanAttention(gpu.traits, shapes[0], limits, step).short_rows, AttentionRoute::kExactSplit);
+    const AttentionPlan plan = PlanAttention(gpu.traits, shapes[1], limits, step);
+    EXPECT_EQ(plan.short_rows, AttentionRoute::kExactRows);
+    EXPECT_EQ(plan.long_rows, AttentionRoute::kExactRows);
+    EXPECT_LE(plan.scratch_bytes, AttentionScratchBytes(gpu.traits, shapes[1], limits));
+    EXPECT_GT(plan.spill.stride, 0);
+  }
+}
+
+// A table of 1 / sqrt has a kernel of its own, where rows of uniform lengths norm their heads themselves else.
+TEST(AttentionLayers, NormsByTables) {
+  KvCacheSpec spec;
+  spec.num_layers = 1;
+  spec.num_kv_heads = 8;
+  spec.head_dim = 128;
+  spec.num_pages = 8;
+  spec.mode = AttentionMode::kPerToken;
+  spec.qk = spec.av = MakeScOperator(Plain());
+  const AttentionShape shape = MakeAttentionLayers(spec, 32).at(0);
+  AttentionPass pass = AttentionPass::Rows(1, 100);
+  pass.has_norm = true;
+  const GpuTraits gpu = test::H200();
+  EXPECT_EQ(PlanAttention(gpu, shape, {8, 8, 512}, pass).norm, AttentionNorm::kRowKernel);
+  pass.has_norm_table = true;
+  EXPECT_EQ(PlanAttention(gpu, shape, {8, 8, 512}, pass).norm, AttentionNorm::kOwnKernel);
+  EXPECT_EQ(PlanAttention(gpu, shape, {8, 8, 512}, pass).handover, AttentionHandover::kMemory);
+}
+
 // The streams of K and V are those of the longest, or of the next length that wide tiles have.
 TEST(AttentionLayers, StreamsOfWideTiles) {
   const auto cycles = [](const std::vector<int>& levels) {

@@ -40,6 +40,11 @@ std::vector<CountQuarter> MakeQuarters(const ScOperator& op) {
   return quarters;
 }
 
+bool AreAlike(const NonlinearTable& a, const NonlinearTable& b) {
+  return a.cuts == b.cuts && a.values == b.values && a.slopes == b.slopes && a.in_bits == b.in_bits &&
+         a.out_bits == b.out_bits;
+}
+
 }  // namespace
 
 const ScTables& TableCache::Get(const ScOperator& op) { return Find(op).tables; }
@@ -68,6 +73,24 @@ const uint32_t* TableCache::Nested(const ScOperator& shorter, const ScOperator& 
     found = std::prev(nested_.end());
   }
   return static_cast<const uint32_t*>(found->memory.data());
+}
+
+NonlinearView TableCache::Function(const NonlinearTable* table) {
+  if (table == nullptr) return {};
+  auto found = std::find_if(functions_.begin(), functions_.end(),
+                            [&](const FunctionEntry& entry) { return AreAlike(entry.table, *table); });
+  if (found == functions_.end()) {
+    std::vector<float> pieces = table->cuts;
+    pieces.insert(pieces.end(), table->values.begin(), table->values.end());
+    pieces.insert(pieces.end(), table->slopes.begin(), table->slopes.end());
+    functions_.push_back({*table, DeviceCopy(device_, pieces)});
+    found = std::prev(functions_.end());
+  }
+  NonlinearView view = ViewOf(*table);
+  view.cuts = static_cast<const float*>(found->memory.data());
+  view.values = view.cuts + view.size;
+  view.slopes = view.values + view.size;
+  return view;
 }
 
 const TableCache::Entry& TableCache::Find(const ScOperator& op) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/base/buffer.h"
+#include "kernels/math/nonlinear_view.h"
 #include "kernels/plan/sc_traits.h"
 #include "kernels/sc/closed_form/int8_form.h"
 #include "kernels/sc/closed_form/tile_form.h"
@@ -61,6 +62,8 @@ class TableCache {
   const ScTraits& Traits(const ScOperator& op);
   // The counts of an operator that keeps them in 32 bits. Requires: wide_counts.
   const int32_t* Wide(const ScOperator& op);
+  // A table of a function, copied at first use; of none (null) a view without pieces.
+  NonlinearView Function(const NonlinearTable* table);
   // NestStreams as 32-bit words (kernels/sc/sc_nested.h); null where there are none.
   const uint32_t* Nested(const ScOperator& shorter, const ScOperator& longer);
 
@@ -85,6 +88,11 @@ class TableCache {
     Buffer memory;  // empty: they do not nest
   };
   std::vector<NestedEntry> nested_;
+  struct FunctionEntry {
+    NonlinearTable table;
+    Buffer memory;  // [3][size]: cuts, values, slopes
+  };
+  std::vector<FunctionEntry> functions_;
 };
 
 }  // namespace stoch::cuda
