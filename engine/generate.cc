@@ -6,6 +6,7 @@
 
 #include "engine/logprobs.h"
 #include "engine/request/text_stream.h"
+#include "engine/speculation/pass_drafts.h"
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
 
@@ -317,22 +318,13 @@ GenerateRequest Generation::Rest() {
 }
 
 std::vector<std::vector<DraftedToken>> DraftsForPass(std::span<Generation* const> generations, const PassTimes& times) {
-  std::vector<std::vector<DraftedToken>> drafts(generations.size());
   const auto prefills = [](const Generation* generation) { return generation->prefilling(); };
-  if (generations.empty() || std::any_of(generations.begin(), generations.end(), prefills)) return drafts;
+  if (generations.empty() || std::any_of(generations.begin(), generations.end(), prefills)) {
+    return std::vector<std::vector<DraftedToken>>(generations.size());
+  }
   std::vector<DraftTurn> turns;
   for (Generation* generation : generations) turns.push_back(generation->Turn());
-  const auto first =
-      std::find_if(turns.begin(), turns.end(), [](const DraftTurn& turn) { return turn.source != nullptr; });
-  if (first == turns.end()) return drafts;
-  const int64_t max_rows = MaxPicks(generations.front()->engine().shape());
-  if (auto* group = dynamic_cast<GroupDraftSource*>(first->source)) group->Prepare(turns, max_rows, times);
-  for (size_t i = 0; i < turns.size(); ++i) {
-    if (turns[i].source != nullptr) drafts[i] = turns[i].source->Propose(turns[i].ids, turns[i].most);
-  }
-  const std::vector<int64_t> lengths = ChooseDraftLengths(drafts, max_rows, times);
-  for (size_t i = 0; i < drafts.size(); ++i) drafts[i].resize(static_cast<size_t>(lengths[i]));
-  return drafts;
+  return DraftsForTurns(turns, MaxPicks(generations.front()->engine().shape()), times);
 }
 
 namespace {

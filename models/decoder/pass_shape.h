@@ -15,7 +15,7 @@ struct PassShape {
   int64_t max_logit_rows = 0;  // rows of logits held at once
   int64_t lanes = 1;           // passes in flight at once
   int64_t max_sequences = 1;   // sequences of one pass
-  int64_t draft_tokens = 0;    // that a sequence's share of a pass checks at most
+  int64_t draft_tokens = 0;    // that a pass checks at most
   int64_t base_rows = 0;       // rows of base logits next to them, which the caller of CompareLogits allocates
 };
 

@@ -9,39 +9,14 @@
 #include "engine/speculation/ngram_drafts.h"
 #include "tests/engine/logits_cases.h"
 #include "tests/support/backends_under_test.h"
+#include "tests/support/counting_guide.h"
 #include "tests/support/expect_invalid.h"
 #include "tests/support/temp_dir.h"
 
 namespace stoch::test {
 namespace {
 
-constexpr int32_t kEos = 2;
-constexpr int64_t kVocab = 96;
-
-// Multiples of `step` but for the last token, then others, and an end after `length` of them.
-class Counting final : public TokenGuide {
- public:
-  Counting(int32_t step, size_t length) : step_(step), length_(length) {}
-  bool Allows(int32_t id) const {
-    if (ids_.size() == length_) return id == kEos;
-    return id != kEos && id % step_ == static_cast<int32_t>(ids_.size()) % step_ && (ids_.empty() || id != ids_.back());
-  }
-  void Fill(std::span<uint32_t> mask) override {
-    std::fill(mask.begin(), mask.end(), 0);
-    for (int32_t id = 0; id < kVocab; ++id) {
-      if (Allows(id)) mask[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
-    }
-  }
-  void Accept(int32_t id) override {
-    if (!Allows(id)) throw InvalidInput("the grammar does not allow it");
-    ids_.push_back(id);
-  }
-
- private:
-  const int32_t step_;
-  const size_t length_;
-  std::vector<int32_t> ids_;
-};
+constexpr int32_t kEos = CountingGuide::kEnd;
 
 class Guided : public testing::TestWithParam<BackendUnderTest> {
  protected:
@@ -50,11 +25,11 @@ class Guided : public testing::TestWithParam<BackendUnderTest> {
     EngineOptions options = OptionsOf({"", Precision::kSc, ""});
     options.max_sequences = 4;
     options.make_guide = [](const GrammarSpec& grammar, std::span<const int32_t>) {
-      return std::make_unique<Counting>(std::stoi(grammar.text), 12);
+      return std::make_unique<CountingGuide>(std::stoi(grammar.text), 12);
     };
     if (change) change(&options);
     engine_ = Engine::Open(backend, OpenModelFiles(model_.folder.string()), options);
-    ASSERT_EQ(engine_->config().vocab_size, kVocab);
+    ASSERT_EQ(engine_->config().vocab_size, CountingGuide::kVocab);
   }
   GenerateRequest Request(double temperature, const char* grammar = "3") const {
     GenerateRequest request;
@@ -69,7 +44,7 @@ class Guided : public testing::TestWithParam<BackendUnderTest> {
   }
   GenerateResult Run(const GenerateRequest& request) { return Generate(*engine_, nullptr, request); }
   static void ExpectGuided(const std::vector<int32_t>& ids, int32_t step = 3) {
-    Counting guide(step, 12);
+    CountingGuide guide(step, 12);
     ASSERT_EQ(ids.size(), 13u);
     EXPECT_EQ(ids.back(), kEos);
     for (size_t i = 0; i + 1 < ids.size(); ++i) guide.Accept(ids[i]);

@@ -5,8 +5,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <memory>
+#include <set>
+#include <vector>
 
 #include "engine/generate.h"
 #include "engine/placement.h"
@@ -100,9 +104,10 @@ TEST(PassTimesTest, EstimatesFromTheNearest) {
   EXPECT_NEAR(times.Ms(12).value(), 10 * 2.32 / 1.12, 1e-9);
   times.Add(11, 18);
   EXPECT_NEAR(times.Ms(12).value(), 18 * 2.32 / 2.2, 1e-9);
-  EXPECT_NEAR(times.Ratio(6, 2), 1.48, 1e-9);
+  EXPECT_NEAR(times.Ratio(6, 2), 1.6 / 1.12, 1e-9);
+  EXPECT_NEAR(times.Ratio(64, 8), 8.56 / 1.84, 1e-9);
   times.AddPrompt(8, 800);  // too few to tell what a row costs
-  EXPECT_NEAR(times.Ratio(6, 2), 1.48, 1e-9);
+  EXPECT_NEAR(times.Ratio(6, 2), 1.6 / 1.12, 1e-9);
   times.AddPrompt(200, 1000);
   EXPECT_NEAR(times.Ms(100).value(), 18 + 500, 1e-9);
   EXPECT_NEAR(times.Ratio(6, 2), 1 + 4 * 0.5, 1e-9);
@@ -163,6 +168,31 @@ TEST_F(DraftModelTest, GuessesWhereThatPaysAndOnlyThere) {
 
 TEST_F(DraftModelTest, NeedsALookBeforeItGuesses) {
   EXPECT_EQ(CountsWith(CheapRows(1000), {.look_share = 0}).drafted, 0);
+}
+
+// What the other model says instead of a guess is what later guesses follow; guesses that it did not take are forgotten.
+TEST_F(DraftModelTest, GuessesAreThoseOfTheTextAlone) {
+  const auto draft = DraftModel::Open(backend_, Draft(), TinyLlamaConfig(), Options(), {.always = true});
+  const auto guesses_of = [](DraftSource& source, const std::vector<int32_t>& ids) {
+    const DraftTurn turn{&source, ids, 5, 1, 60};
+    dynamic_cast<GroupDraftSource&>(source).Prepare({&turn, 1}, 16, PassTimes());
+    std::vector<int32_t> guesses;
+    for (const DraftedToken& guess : source.Propose(ids, 5)) guesses.push_back(guess.id);
+    return guesses;
+  };
+  const auto source = draft->NewSource();
+  std::vector<int32_t> ids = {1, 5, 9, 20};
+  std::set<std::vector<int32_t>> different;
+  for (int32_t round = 0; round < 12; ++round) {
+    const std::vector<int32_t> guesses = guesses_of(*source, ids);
+    ASSERT_EQ(guesses.size(), 5u) << round;
+    EXPECT_EQ(guesses, guesses_of(*draft->NewSource(), ids)) << round;
+    different.insert(guesses);
+    const auto taken = guesses.begin() + round % 4;  // none to three of them, then another token
+    std::copy(guesses.begin(), taken, std::back_inserter(ids));
+    ids.push_back((*taken + 1 + round) % 96);
+  }
+  EXPECT_GT(different.size(), 6u);
 }
 
 TEST_F(DraftModelTest, TakesWhatIsPlanned) {
