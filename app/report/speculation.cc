@@ -30,6 +30,7 @@ Json AsJson(const SpeculationEnvironment& environment, const SpeculationResult& 
       {"speculate", environment.speculate},
       {"draft_tokens", environment.draft_tokens},
       {"temperature", environment.temperature},
+      {"told", environment.told},
       {"prompt", result.prompt},
       {"sequences", result.sequences},
       {"prompt_tokens", result.prompt_tokens},
@@ -91,6 +92,8 @@ std::string FormatSpeculation(const SpeculationEnvironment& environment, const s
   text +=
       "\ntokens/s: of all sequences, after their prompts; x: with guesses over without, median of runs next to each "
       "other; with guesses: shares of passes that had some, counted for each sequence";
+  if (environment.told)
+    text += "\nthe answers are told, as random weights give none: guesses are right where they are the next token told";
   const auto changed = [](const SpeculationResult& result) { return !result.same_ids; };
   if (std::any_of(results.begin(), results.end(), changed)) text += "\nGUESSES CHANGED IDS: that is a bug of stoch";
   if (!environment.sc.empty()) text += "\nsc: " + environment.sc;

@@ -12,7 +12,7 @@ namespace stoch::cli {
 
 // One test: so many sequences that go on from prompts of one kind.
 struct SpeculationResult {
-  std::string prompt;  // "edits", "story"
+  std::string prompt;  // "edits", "story"; with a draft model and told answers "right 0.8"
   int64_t sequences = 0;
   int64_t prompt_tokens = 0;            // of the longest prompt
   int64_t tokens = 0;                   // of all sequences in one run, without the first of each
@@ -38,6 +38,7 @@ struct SpeculationEnvironment {
   std::string speculate;
   int64_t draft_tokens = 0;
   double temperature = 0;
+  bool told = false;  // the answers were told: the model's own picks were not looked at
 };
 
 // format: "md", "csv", "json", "jsonl"; the JSON forms hold every repetition.

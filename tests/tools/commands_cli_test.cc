@@ -67,6 +67,16 @@ TEST(BenchCli, SpeculationTellsTheSpeedWithAndWithoutGuesses) {
     EXPECT_EQ(result["samples_ms_with"].size(), 2u);
     EXPECT_GE(result["drafts"]["drafted"], result["drafts"]["accepted"]);
   }
+  for (const char* who : {"ngram", "demo"}) {
+    const nlohmann::json told = ExpectJson(RunStoch(
+        WithDemo("bench", {"--speculate", who, "--told", "-n", "24", "-b", "2", "-r", "1", "--json", "--quiet"})));
+    const bool is_ngram = std::string_view(who) == "ngram";
+    ASSERT_EQ(told["results"].size(), is_ngram ? 2u : 4u);
+    EXPECT_EQ(told["results"][0]["prompt"], is_ngram ? "edits" : "right 0.95");
+    EXPECT_EQ(told["results"][0]["told"], true);
+    EXPECT_EQ(told["results"][0]["same_ids"], true);
+  }
+  ExpectRefused(RunStoch(WithDemo("bench", {"--told"})), "no meaning without --speculate");
   ExpectRefused(RunStoch(WithDemo("bench", {"--speculate", "ngram", "-d", "8"})), "no meaning with --speculate");
   ExpectRefused(RunStoch(WithDemo("bench", {"--speculate", "ngram", "-n", "500"})), "-n 500");
   ExpectRefused(RunStoch(WithDemo("bench", {"--speculate", "ngram", "--sc", "attention=per_head"})),

@@ -52,6 +52,7 @@ struct Options {
   int64_t repetitions = 5;
   std::string format = "md";
   SpeculationOptions speculation;
+  bool told = false;
 };
 
 double MillisecondsSince(Clock::time_point start) {
@@ -364,6 +365,7 @@ ExitCode RunSpeculation(const Options& options, std::shared_ptr<Backend> backend
   if (bench.tokens < 2) throw InvalidInput("-n: at least 2 with --speculate");
   bench.repetitions = options.repetitions;
   bench.temperature = options.temperatures.front();
+  bench.told = options.told;
   bench.format = options.output.json ? "json" : options.format;
   return RunSpeculationBench(bench, std::move(backend));
 }
@@ -372,6 +374,7 @@ ExitCode Run(Options options) {
   const std::shared_ptr<Backend> backend = Open(options.device);
   const bool cpu = backend->name() == "cpu";
   if (options.speculation.speculate != "off") return RunSpeculation(options, backend);
+  if (options.told) throw InvalidInput("--told: has no meaning without --speculate");
   // fp16 is the GPU's baseline; a CPU run has fp32 to compare with, and smaller defaults to end in time.
   if (options.precisions.empty()) options.precisions = {"sc", cpu ? "fp32" : "fp16"};
   if (options.batches.empty()) options.batches = {1};
@@ -448,6 +451,11 @@ CommandBody AddBench(CLI::App& command) {
       ->capture_default_str()
       ->check(CLI::IsMember({"md", "csv", "json", "jsonl"}));
   AddSpeculationOptions(command, &options->speculation);
+  command.add_flag(
+      "--told", options->told,
+      "With --speculate: the answers are told, whatever the model picks, as those of random weights always are: "
+      "what the prompt asks for, and a story of the demo model; with a draft model what that says, but for "
+      "a share of tokens");
   AddDeviceOptions(command, &options->device);
   AddRankOptions(command, &options->device.ranks);
   AddOutputOptions(command, &options->output);

@@ -97,6 +97,10 @@ TEST(FormatSpeculation, EveryForm) {
   EXPECT_EQ(line["samples_ms_with"], (std::vector<double>{50, 100, 100}));
   EXPECT_EQ(line["drafts"], (nlohmann::json{{"passes", 30}, {"drafted", 90}, {"accepted", 35}}));
   EXPECT_EQ(nlohmann::json::parse(FormatSpeculation(environment, {result}, "json"))["results"][0], line);
+  EXPECT_EQ(line["told"], false);
+  EXPECT_EQ(table.find("the answers are told"), std::string::npos);
+  environment.told = true;
+  EXPECT_NE(FormatSpeculation(environment, {result}, "md").find("the answers are told"), std::string::npos);
   result.same_ids = false;
   EXPECT_NE(FormatSpeculation(environment, {result}, "md").find("GUESSES CHANGED IDS"), std::string::npos);
 }
