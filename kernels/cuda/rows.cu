@@ -9,6 +9,7 @@
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/runtime/cluster_launch.h"
+#include "kernels/cuda/runtime/for_each.cuh"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/math/elementary.h"
 #include "kernels/math/reduce.h"
@@ -54,17 +55,19 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
-    SelectRowsKernel(const float* x, int64_t x_stride, const int32_t* index, int64_t n, float* out, int64_t out_stride,
-                     SiteReporter reporter) {
-  StartNext();
-  WaitForPrevious();
-  reporter.Begin();
-  const int64_t row = blockIdx.x;
-  const float* from = x + index[row] * x_stride;
-#pragma unroll 8
-  for (int64_t d = threadIdx.x; d < n; d += kThreads) out[row * out_stride + d] = from[d];
-}
+struct RowSelector {
+  const float* x;
+  int64_t x_stride;
+  const int32_t* index;
+  int64_t cols;
+  float* out;
+  int64_t out_stride;
+  SiteReporter reporter;
+
+  __device__ void operator()(int64_t i) const {
+    out[i / cols * out_stride + i % cols] = x[index[i / cols] * x_stride + i % cols];
+  }
+};
 
 // The largest number seen so far and where; index -1: none yet.
 struct Best {
@@ -141,9 +144,7 @@ void LaunchEmbed(DeviceContext& ctx, const EmbeddingView& table, const int32_t* 
 
 void LaunchSelectRows(DeviceContext& ctx, const float* x, int64_t x_stride, const int32_t* index, int64_t rows,
                       int64_t n, float* out, int64_t out_stride) {
-  if (rows == 0) return;
-  LaunchOverlapped(ctx, SelectRowsKernel, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, x, x_stride, index, n,
-                   out, out_stride, ctx.Reporter({-1, "select_rows"}));
+  LaunchForEach(ctx, rows * n, RowSelector{x, x_stride, index, n, out, out_stride, ctx.Reporter({-1, "select_rows"})});
 }
 
 void LaunchArgmax(DeviceContext& ctx, const float* logits, int64_t stride, int64_t rows, int64_t n, int32_t* ids) {

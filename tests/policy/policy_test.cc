@@ -117,8 +117,8 @@ TEST(StandardStreamsRule, NoStdioOnTheCommandLine) {
 
 TEST(NoLibmRule, KernelsAndModels) {
   EXPECT_EQ(Findings(CheckNoLibm, "kernels/cpu/a.cc", "Exp(x); std::sqrt(x); std::max(x, y);"), 0u);
-  EXPECT_EQ(Findings(CheckNoLibm, "kernels/cuda/attention/half/rows.cu", "exp2f(x);"), 0u);
-  EXPECT_EQ(Findings(CheckNoLibm, "kernels/cuda/linear/fp16_vector.cu", "__expf(x);"), 0u);
+  EXPECT_EQ(Findings(CheckNoLibm, "kernels/cuda/baseline/attention.cu", "exp2f(x);"), 0u);
+  EXPECT_EQ(Findings(CheckNoLibm, "kernels/cuda/baseline/experts.cu", "__expf(x);"), 0u);
   EXPECT_EQ(Findings(CheckNoLibm, "kernels/cpu/fp16.cc", "expf(x);"), 1u);
   EXPECT_EQ(Findings(CheckNoLibm, "kernels/cpu/a.cc", "std::exp(x);"), 1u);
   EXPECT_EQ(Findings(CheckNoLibm, "kernels/cuda/a.cu", "__expf(x);"), 1u);

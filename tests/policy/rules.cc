@@ -145,17 +145,18 @@ std::vector<Layer> MakeLayers() {
       {"kernels/cuda/sc/tensor_core/", linear + Patterns{"kernels/cuda/sc/batch/", "kernels/cuda/sc/experts/*.h"}},
       {"kernels/cuda/sc/experts/", linear + Patterns{"kernels/cuda/sc/decode/"}},
       {"kernels/cuda/sc/", linear + Patterns{"kernels/cuda/sc/", "kernels/cuda/plain/product.h"}},
-      {"kernels/cuda/attention/half/", launch + Patterns{"kernels/cuda/attention/*.h"}},
       {"kernels/cuda/attention/split/", launch + Patterns{"kernels/cuda/attention/*.h"}},
       {"kernels/cuda/attention/wide/",
        launch + Patterns{"kernels/cuda/attention/*.h", "kernels/cuda/sc/tensor_core/operand.cuh"}},
       {"kernels/cuda/attention/", launch},
+      {"kernels/cuda/baseline/", linear + Patterns{"kernels/cuda/weights/", "kernels/cuda/attention/*.h"}},
       {"kernels/cuda/plain/", launch + Patterns{"kernels/cuda/attention/"}},
       {"kernels/cuda/comm/", launch},
       {"kernels/cuda/ring/", launch + Patterns{"kernels/cuda/attention/*.h", "kernels/cuda/comm/*.h"}},
-      {"kernels/cuda/families/", linear + Patterns{"kernels/cuda/weights/", "kernels/cuda/sc/experts/*.h",
-                                                   "kernels/cuda/sc/tensor_core/grouped.h",
-                                                   "kernels/cuda/plain/product.h", "kernels/cuda/mixed/linear.h"}},
+      {"kernels/cuda/families/",
+       linear + Patterns{"kernels/cuda/weights/", "kernels/cuda/baseline/*.h", "kernels/cuda/sc/experts/*.h",
+                         "kernels/cuda/sc/tensor_core/grouped.h", "kernels/cuda/plain/product.h",
+                         "kernels/cuda/mixed/linear.h"}},
       {"kernels/cuda/sampling/", launch},
       {"kernels/cuda/weights/", launch + Patterns{"kernels/cuda/plain/product.h"}},
       {"kernels/cuda/mixed/",
@@ -163,8 +164,9 @@ std::vector<Layer> MakeLayers() {
                          "kernels/cuda/sc/decode/decode.h", "kernels/cuda/sc/table/table.h",
                          "kernels/cuda/sc/tensor_core/batch_wgmma.h", "kernels/cuda/sc/tensor_core/chunk_words.h",
                          "kernels/cuda/sc/tensor_core/row_groups.h"}},
-      {"kernels/cuda/linear/", linear + Patterns{"kernels/cuda/mixed/*.h", "kernels/cuda/weights/",
-                                                 "kernels/cuda/plain/product.h", "kernels/cuda/sc/*.h"}},
+      {"kernels/cuda/linear/",
+       linear + Patterns{"kernels/cuda/baseline/linear.h", "kernels/cuda/mixed/*.h", "kernels/cuda/weights/",
+                         "kernels/cuda/plain/product.h", "kernels/cuda/sc/*.h"}},
       {"kernels/cuda/", planned + Patterns{"kernels/cuda/"}},
       {"kernels/registry.cc", {"kernels/"}},
       {"kernels/", numbers},
@@ -360,8 +362,7 @@ std::vector<std::string> CheckStandardStreams(const SourceFile& file) {
 std::vector<std::string> CheckNoLibm(const SourceFile& file) {
   std::vector<std::string> found;
   if (!IsCode(file.path) || !(StartsWith(file.path, "kernels/") || StartsWith(file.path, "models/"))) return found;
-  const bool baseline = file.path.find("half") != std::string::npos || file.path.find("fp16") != std::string::npos;
-  if (StartsWith(file.path, "kernels/cuda/") && baseline) return found;
+  if (StartsWith(file.path, "kernels/cuda/baseline/")) return found;
   constexpr std::array kFunctions = {"exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tanh", "pow"};
   for (const Line& line : Code(file)) {
     for (const std::string function : kFunctions) {

@@ -194,15 +194,11 @@ void RunMixedRows(const Job& job) {
   ShowMixedLengths(job.ctx, job.args, job.call.site, products, job.pass, mixed);
 }
 
-void RunExact(const Job& job) {
-  LaunchAppendValues(job.ctx, job.args, false);
-  AttendValues(job.ctx, job.args, job.shape, job.plan, job.rows.all, job.ctx.tables.Function(job.call.exp_table));
-}
-
-void RunHalf(const Job& job) {
-  LaunchAppendValues(job.ctx, job.args, true);
+// fp32, and the baseline over halves.
+void RunValues(const Job& job) {
+  LaunchAppendValues(job.ctx, job.args, job.shape.precision == Precision::kFp16);
   if (job.plan.long_rows == AttentionRoute::kHalfTiles) LaunchHalfTiles(job.ctx, job.args, job.rows.tiles);
-  if (job.short_rows().count > 0) LaunchHalfRows(job.ctx, job.args, job.shape, job.plan.short_rows, job.short_rows());
+  AttendValues(job.ctx, job.args, job.shape, job.plan, job.short_rows(), job.ctx.tables.Function(job.call.exp_table));
 }
 
 }  // namespace
@@ -319,8 +315,6 @@ void AttendCodes(DeviceContext& ctx, const AttentionArgs& args, const AttentionS
     case AttentionRoute::kMixedWide:
     case AttentionRoute::kExactRows:
     case AttentionRoute::kExactSplit:
-    case AttentionRoute::kHalfFreshRows:
-    case AttentionRoute::kHalfRows:
     case AttentionRoute::kHalfTiles: break;  // of other lengths, or not for single rows
   }
   STOCH_CHECK(false);
@@ -359,10 +353,7 @@ void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
     case AttentionRoute::kMixedPlain:
       return LaunchPlainAttention(ctx, job.args, call, job.mixed(), job.pairs, job.pass);
     case AttentionRoute::kExactRows:
-    case AttentionRoute::kExactSplit: return RunExact(job);
-    case AttentionRoute::kHalfFreshRows:
-      return LaunchHalfRows(ctx, job.args, job.shape, job.plan.short_rows, job.rows.all);
-    case AttentionRoute::kHalfRows: return RunHalf(job);
+    case AttentionRoute::kExactSplit: return RunValues(job);
     case AttentionRoute::kDealtSplit:
     case AttentionRoute::kDealtRows:
     case AttentionRoute::kScTiles:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exact fp32 attention of single rows: one block per row and query head, every sum in the contract's order.
+// Attention of single rows in floats: one block per row and query head, every sum in the contract's order. Keys and values
+// are floats, or halves of the fp16 baseline.
 //
 // Scores: half a warp is the kDotLanes lanes of one token's dot product. p v: lane j of a sum over positions takes the
 // positions j, j + 16, ...; a warp owns two of those lanes for every dimension, so no sum is ever split.
@@ -8,6 +9,7 @@
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/block_reduce.cuh"
+#include "kernels/cuda/device/element.cuh"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/math/elementary.h"
 
@@ -30,7 +32,7 @@ struct RowArgs {
   NonlinearView exp;  // read where kTable
 };
 
-template <int kSlots, bool kTable>
+template <int kSlots, typename T, bool kTable>
 __global__ void __launch_bounds__(kThreads) ExactRowKernel(const RowArgs args) {
   extern __shared__ float shared_scores[];
   __shared__ float lanes[kDotLanes * kMaxHeadDim];
@@ -63,12 +65,12 @@ __global__ void __launch_bounds__(kThreads) ExactRowKernel(const RowArgs args) {
 #pragma unroll 4
   for (int base = tid / kDotLanes; base < padded; base += kHalfWarps) {
     const int t = min(base, length - 1);
-    const float* k = kv.k + offset_of(t);
+    const T* k = kv.keys<T>() + offset_of(t);
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < kSlots * 2; ++i) {
       const int d = dot_lane + kDotLanes * i;
-      if (d < head_dim) sum = Fma(q[i], k[d], sum);
+      if (d < head_dim) sum = Fma(q[i], ToFloat(k[d]), sum);
     }
 #pragma unroll
     for (int s = kDotLanes / 2; s > 0; s /= 2) sum = sum + __shfl_down_sync(0xffffffffu, sum, s, kDotLanes);
@@ -103,10 +105,10 @@ __global__ void __launch_bounds__(kThreads) ExactRowKernel(const RowArgs args) {
 #pragma unroll 4
     for (int t = first; t < length; t += kDotLanes) {
       const float p = scores[t];
-      const float* v = kv.v + offset_of(t) + lane;
+      const T* v = kv.values<T>() + offset_of(t) + lane;
 #pragma unroll
       for (int j = 0; j < kSlots; ++j) {
-        if (lane + 32 * j < head_dim) acc[j] = Fma(p, v[32 * j], acc[j]);
+        if (lane + 32 * j < head_dim) acc[j] = Fma(p, ToFloat(v[32 * j]), acc[j]);
       }
     }
 #pragma unroll
@@ -125,7 +127,10 @@ __global__ void __launch_bounds__(kThreads) ExactRowKernel(const RowArgs args) {
 template <int kSlots>
 void Launch(DeviceContext& ctx, const RowArgs& args, int rows) {
   const size_t shared = static_cast<size_t>(args.shared_scores) * sizeof(float);
-  const auto kernel = args.exp.size > 0 ? ExactRowKernel<kSlots, true> : ExactRowKernel<kSlots, false>;
+  const bool is_half = args.attention.kv.k_half != nullptr;
+  const auto kernel = args.exp.size > 0
+                          ? (is_half ? &ExactRowKernel<kSlots, __half, true> : &ExactRowKernel<kSlots, float, true>)
+                          : (is_half ? &ExactRowKernel<kSlots, __half, false> : &ExactRowKernel<kSlots, float, false>);
   AllowShared(ctx, kernel, shared);
   const dim3 grid(static_cast<unsigned>(args.attention.num_heads), static_cast<unsigned>(rows));
   kernel<<<grid, kThreads, shared, ctx.stream>>>(args);

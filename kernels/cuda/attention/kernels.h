@@ -161,7 +161,7 @@ RowScratch MakeRowScratch(DeviceContext& ctx, Scratch& scratch, const AttentionA
 // SC with uniform lengths, of positions that `pairs` admit; where operands.q.words is null, plan.short_rows' kernel appends.
 void AttendCodes(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const AttentionPlan& plan,
                  const ScOperands& operands, const DilatedPairs& pairs, const AttendedRows& rows);
-// fp32. exp: a table in place of Exp, which kExactRows takes.
+// fp32, or fp16 where args.kv has halves. exp: a table in place of Exp, which kExactRows takes.
 void AttendValues(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const AttentionPlan& plan,
                   const RowSet& rows, const NonlinearView& exp = {});
 
@@ -197,15 +197,11 @@ void LaunchScTiles(DeviceContext& ctx, const AttentionArgs& args, const Attentio
 void LaunchScWide(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const WidePlan& plan,
                   const ScOperands& operands, const TileSet& tiles, const TileBatch& batch);
 
-// ---- exact.cu: fp32 attention of single rows in the contract's summation order.
+// ---- exact.cu: attention of single rows in floats, over keys and values in fp32 or fp16, in the contract's summation order.
 void LaunchExactRows(DeviceContext& ctx, const AttentionArgs& args, const RowSet& rows, const ScoreSpill& spill,
                      const NonlinearView& exp = {});
 
-// ---- half/: the fp16 baseline over a half cache, outside the bits contract.
-// route: kHalfFreshRows (the row kernel rotates and appends the rows of the pass itself; passes of at most kFreshRows
-// rows, all of them in `rows`), kHalfRows.
-void LaunchHalfRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, AttentionRoute route,
-                    const RowSet& rows);
+// ---- ../baseline/attention.cu: prompts of the fp16 baseline. Requires: head_dim 64 or 128.
 void LaunchHalfTiles(DeviceContext& ctx, const AttentionArgs& args, const TileSet& tiles);
 
 }  // namespace stoch::cuda

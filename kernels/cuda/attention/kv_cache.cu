@@ -36,15 +36,10 @@ void Validate(const KvCacheSpec& spec) {
   if (spec.page_tokens < 4 || !std::has_single_bit(static_cast<unsigned>(spec.page_tokens))) {
     Refuse("page_tokens", spec.page_tokens, "powers of two from 4 on");
   }
-  // Attention kernels keep places in a page, and fp16 ones places of 16 bytes in a layer, in 32 bits.
+  // Attention kernels keep places in a page in 32 bits.
   const int64_t page_elements = int64_t{spec.num_kv_heads} * spec.head_dim * spec.page_tokens;
   if (page_elements > std::numeric_limits<int32_t>::max()) {
     Refuse("page_tokens", spec.page_tokens, "less than 2^31 keys and as many values in a page");
-  }
-  constexpr int64_t kVectorElements = 8;
-  if (spec.precision == Precision::kFp16 &&
-      spec.num_pages > std::numeric_limits<uint32_t>::max() / (page_elements / kVectorElements)) {
-    Refuse("num_pages", spec.num_pages, "less than 64 GiB of keys in a layer");
   }
   CheckStripes(spec);
   if (spec.stripes > 1 && spec.precision == Precision::kFp16) {

@@ -43,6 +43,18 @@ struct KvView : KvLayout {
   // SwapStreams of the operators, [masks][levels][stream words]; null where HasSwappedStreams says no.
   const uint32_t* qk_swapped = nullptr;
   const uint32_t* av_swapped = nullptr;
+
+  // Keys and values as numbers: float, or __half of the fp16 baseline.
+  template <typename T>
+  STOCH_HD const T* keys() const {
+    if constexpr (std::is_same_v<T, __half>) return k_half;
+    if constexpr (std::is_same_v<T, float>) return k;
+  }
+  template <typename T>
+  STOCH_HD const T* values() const {
+    if constexpr (std::is_same_v<T, __half>) return v_half;
+    if constexpr (std::is_same_v<T, float>) return v;
+  }
 };
 
 // The products of layers that the kernels of plain streams do not take.

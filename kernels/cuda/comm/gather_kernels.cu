@@ -4,6 +4,7 @@
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/comm/gather_kernels.h"
 #include "kernels/cuda/device/peer_wait.cuh"
+#include "kernels/cuda/runtime/for_each.cuh"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/math/elementary.h"
 
@@ -158,17 +159,21 @@ __global__ void __launch_bounds__(kThreads) SettleKernel(const __grid_constant__
   row.to[i] = value;
 }
 
-__global__ void __launch_bounds__(kThreads) PackKernel(GatherColumns columns, float* slab) {
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (at >= columns.rows * columns.cols) return;
-  slab[at] = ValueAt<float>(columns, at / columns.cols, at % columns.cols);
-}
+struct ColumnPacker {
+  GatherColumns columns;
+  float* slab;
 
-__global__ void __launch_bounds__(kThreads)
-    UnpackKernel(const float* slab, int64_t rows, int64_t cols, float* to, int64_t to_stride) {
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (at < rows * cols) to[at / cols * to_stride + at % cols] = slab[at];
-}
+  __device__ void operator()(int64_t i) const { slab[i] = ValueAt<float>(columns, i / columns.cols, i % columns.cols); }
+};
+
+struct ColumnUnpacker {
+  const float* slab;
+  int64_t cols;
+  float* to;
+  int64_t to_stride;
+
+  __device__ void operator()(int64_t i) const { to[i / cols * to_stride + i % cols] = slab[i]; }
+};
 
 bool IsAligned(const void* pointer, int64_t stride, int64_t rows) {
   return reinterpret_cast<uintptr_t>(pointer) % sizeof(float4) == 0 && (rows <= 1 || stride % 4 == 0);
@@ -226,16 +231,12 @@ void LaunchSettleRow(const SharedRow& row, cudaStream_t stream) {
 }
 
 void LaunchPackColumns(DeviceContext& ctx, const GatherColumns& columns, float* slab) {
-  if (columns.rows * columns.cols == 0) return;
-  PackKernel<<<Blocks(columns.rows * columns.cols), kThreads, 0, ctx.stream>>>(columns, slab);
-  STOCH_CUDA_LAUNCH("PackKernel");
+  LaunchForEach(ctx, columns.rows * columns.cols, ColumnPacker{columns, slab});
 }
 
 void LaunchUnpackColumns(DeviceContext& ctx, const float* slab, int64_t rows, int64_t cols, float* to,
                          int64_t to_stride) {
-  if (rows * cols == 0) return;
-  UnpackKernel<<<Blocks(rows * cols), kThreads, 0, ctx.stream>>>(slab, rows, cols, to, to_stride);
-  STOCH_CUDA_LAUNCH("UnpackKernel");
+  LaunchForEach(ctx, rows * cols, ColumnUnpacker{slab, cols, to, to_stride});
 }
 
 }  // namespace stoch::cuda

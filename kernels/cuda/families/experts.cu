@@ -8,14 +8,15 @@
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/dispatch.h"
 #include "kernels/cuda/base/memory.h"
+#include "kernels/cuda/baseline/experts.h"
 #include "kernels/cuda/device/element.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/families/experts.h"
-#include "kernels/cuda/families/half_experts.h"
 #include "kernels/cuda/mixed/linear.h"
 #include "kernels/cuda/plain/product.h"
 #include "kernels/cuda/prologue/activations.h"
 #include "kernels/cuda/prologue/functions.h"
+#include "kernels/cuda/runtime/for_each.cuh"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/runtime/ops.h"
 #include "kernels/cuda/sc/experts/lookup.h"
@@ -68,7 +69,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // ------------------------------------------------------------------------------------------------------ combine ----
 
-struct CombineArgs {
+struct Combiner {
   const float* x = nullptr;
   int64_t x_stride = 0;
   const float* weights = nullptr;
@@ -76,22 +77,18 @@ struct CombineArgs {
   float* out = nullptr;
   int64_t out_stride = 0;
   int64_t cols = 0;
-  int64_t first_row = 0;
-};
 
-__global__ void __launch_bounds__(kThreads) CombineKernel(const CombineArgs args) {
-  StartNext();
-  WaitForPrevious();
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= args.cols) return;
-  const int64_t row = args.first_row + blockIdx.y;
-  const float* weights = args.weights + row * args.top_k;
-  const float* x = args.x + row * args.top_k * args.x_stride + i;
-  float sum = weights[0] * x[0];
-  for (int k = 1; k < args.top_k; ++k) sum = sum + weights[k] * x[k * args.x_stride];
-  float* out = args.out + row * args.out_stride + i;
-  *out = *out + sum;
-}
+  __device__ void operator()(int64_t i) const {
+    const int64_t row = i / cols;
+    const int64_t col = i % cols;
+    const float* of_row = weights + row * top_k;
+    const float* from = x + row * top_k * x_stride + col;
+    float sum = of_row[0] * from[0];
+    for (int k = 1; k < top_k; ++k) sum = sum + of_row[k] * from[k * x_stride];
+    float* to = out + row * out_stride + col;
+    *to = *to + sum;
+  }
+};
 
 // Calls `launch(first, count)` for as many of `total` at a time as a grid has in y.
 template <typename LaunchFn>
@@ -337,7 +334,7 @@ void LaunchExpertLinear(DeviceContext& ctx, const ExpertLinearCall& call) {
 
 void LaunchCombineExperts(DeviceContext& ctx, const CombineExpertsCall& call) {
   CheckCombineExperts(call);
-  CombineArgs args;
+  Combiner args;
   args.x = call.x.ptr<const float>();
   args.x_stride = call.x.step(0);
   args.weights = call.weights.ptr<const float>();
@@ -345,11 +342,7 @@ void LaunchCombineExperts(DeviceContext& ctx, const CombineExpertsCall& call) {
   args.out = call.out.ptr<float>();
   args.out_stride = call.out.step(0);
   args.cols = call.out.dim(1);
-  if (args.cols == 0) return;
-  ForGridY(call.out.dim(0), [&](int64_t first, unsigned count) {
-    args.first_row = first;
-    LaunchOverlapped(ctx, CombineKernel, dim3(Blocks(args.cols, kThreads), count), dim3(kThreads), 0, args);
-  });
+  LaunchForEach(ctx, call.out.numel(), args);
 }
 
 }  // namespace stoch::cuda

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/prologue/functions.h"
+#include "kernels/cuda/runtime/for_each.cuh"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/runtime/ops.h"
 #include "kernels/family_check.h"
@@ -18,16 +19,18 @@ constexpr int kHeadsPerBlock = kThreads / kWarp;
 constexpr int kLanesPerThread = kRowLanes / kWarp;
 constexpr int64_t kMaxGridY = 32768;  // gridDim.y is limited to 65535
 
-__global__ void __launch_bounds__(kThreads)
-    AddBiasKernel(float* x, int64_t stride, const float* bias, int64_t cols, SiteReporter reporter) {
-  StartNext();
-  WaitForPrevious();
-  reporter.Begin();
-  const int64_t col = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (col >= cols) return;
-  float* at = x + blockIdx.y * stride + col;
-  *at = *at + bias[col];
-}
+struct BiasAdder {
+  float* x;
+  int64_t stride;
+  const float* bias;
+  int64_t cols;
+  SiteReporter reporter;
+
+  __device__ void operator()(int64_t i) const {
+    float* at = x + i / cols * stride + i % cols;
+    *at = *at + bias[i % cols];
+  }
+};
 
 // Heads of q, then those of k, of every row.
 struct HeadArgs {
@@ -79,15 +82,9 @@ __global__ void __launch_bounds__(kThreads) NormHeadsKernel(const HeadArgs args)
 
 void LaunchAddBias(DeviceContext& ctx, const AddBiasCall& call) {
   CheckAddBias(call);
-  const int64_t cols = call.x.dim(1);
-  if (cols == 0) return;
-  const auto blocks = static_cast<unsigned>((cols + kThreads - 1) / kThreads);
-  for (int64_t first = 0; first < call.x.dim(0); first += kMaxGridY) {
-    const auto rows = static_cast<unsigned>(std::min(kMaxGridY, call.x.dim(0) - first));
-    LaunchOverlapped(ctx, AddBiasKernel, dim3(blocks, rows), dim3(kThreads), 0,
-                     call.x.ptr<float>() + first * call.x.step(0), call.x.step(0), call.bias.ptr<const float>(), cols,
-                     ctx.Reporter(call.site));
-  }
+  LaunchForEach(ctx, call.x.numel(),
+                BiasAdder{call.x.ptr<float>(), call.x.step(0), call.bias.ptr<const float>(), call.x.dim(1),
+                          ctx.Reporter(call.site)});
 }
 
 void LaunchNormHeads(DeviceContext& ctx, const NormHeadsCall& call) {

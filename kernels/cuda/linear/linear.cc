@@ -6,9 +6,9 @@
 
 #include "kernels/base/check.h"
 #include "kernels/call_check.h"
+#include "kernels/cuda/baseline/linear.h"
 #include "kernels/cuda/linear/exact.h"
 #include "kernels/cuda/linear/fixed.h"
-#include "kernels/cuda/linear/fp16.h"
 #include "kernels/cuda/mixed/linear.h"
 #include "kernels/cuda/mixed/prompt.h"
 #include "kernels/cuda/mixed/step.h"
@@ -152,15 +152,12 @@ void RunExact(DeviceContext& ctx, const LinearCall& call, const RowSource& sourc
 }
 
 void RunHalf(DeviceContext& ctx, const LinearCall& call, const RowSource& source, const SiteReporter& reporter) {
-  std::vector<Fp16Task> tasks;
+  std::vector<HalfTask> tasks;
   for (size_t i = 0; i < call.weights.size(); ++i) {
     if (WeightAt(call, i).spec().precision != Precision::kFp16) continue;
     tasks.push_back({WeightAt(call, i).view<HalfWeightView>(), OutputAt(call, i)});
   }
-  const LinearShape shape{call.x.dim(0), call.x.dim(1), {}};
-  const LinearPlan plan = PlanHalfLinear(ctx.traits, shape, PassOf(call, source));
-  LaunchFp16Linear(ctx, plan, source, shape.tokens, shape.in_features, reporter, tasks.data(),
-                   static_cast<int>(tasks.size()));
+  LaunchHalfLinear(ctx, source, call.x.dim(0), call.x.dim(1), reporter, tasks);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "kernels/cuda/device/lengths.cuh"
 #include "kernels/cuda/device/quantizer.cuh"
 #include "kernels/cuda/mixed/rows.h"
+#include "kernels/cuda/runtime/for_each.cuh"
 
 namespace stoch::cuda {
 namespace {
@@ -110,19 +111,29 @@ __global__ void __launch_bounds__(kThreads) QuantizePartKernel(const QuantizeArg
   args.sums[row] = sum;
 }
 
-__global__ void __launch_bounds__(kThreads)
-    GatherRowsKernel(const PartRows rows, int64_t dims, const int32_t* order, float* to, int64_t stride) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < rows.input.rows * dims) to[i / dims * stride + i % dims] = rows.Smoothed(order[i / dims], i % dims);
-}
+struct RowGatherer {
+  PartRows rows;
+  int64_t dims;
+  const int32_t* order;
+  float* to;
+  int64_t stride;
 
-__global__ void __launch_bounds__(kThreads)
-    ScatterRowsKernel(const float* from, const int32_t* order, int64_t rows, int64_t cols, const LinearOutput out) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= rows * cols) return;
-  float* to = out.data + order[i / cols] * out.stride + i % cols;
-  *to = out.add ? *to + from[i] : from[i];
-}
+  __device__ void operator()(int64_t i) const {
+    to[i / dims * stride + i % dims] = rows.Smoothed(order[i / dims], i % dims);
+  }
+};
+
+struct RowScatterer {
+  const float* from;
+  const int32_t* order;
+  int64_t cols;
+  LinearOutput out;
+
+  __device__ void operator()(int64_t i) const {
+    float* to = out.data + order[i / cols] * out.stride + i % cols;
+    *to = out.add ? *to + from[i] : from[i];
+  }
+};
 
 unsigned Blocks(int64_t work, int per_block) { return static_cast<unsigned>((work + per_block - 1) / per_block); }
 
@@ -185,15 +196,12 @@ ScActivationView LaunchQuantizePart(DeviceContext& ctx, const MixedRows& input, 
 void LaunchGatherRows(DeviceContext& ctx, const MixedRows& input, const MixedPart& part, const float* smooth,
                       const int32_t* order, float* to, int64_t stride) {
   const int64_t dims = part.view.dims.dims;
-  GatherRowsKernel<<<Blocks(input.rows * dims, kThreads), kThreads, 0, ctx.stream>>>(
-      PartRows{input, part.channels(), smooth}, dims, order, to, stride);
-  STOCH_CUDA_LAUNCH("GatherRowsKernel");
+  LaunchForEach(ctx, input.rows * dims, RowGatherer{{input, part.channels(), smooth}, dims, order, to, stride});
 }
 
 void LaunchScatterRows(DeviceContext& ctx, const float* from, const int32_t* order, int64_t rows, int64_t cols,
                        const LinearOutput& out) {
-  ScatterRowsKernel<<<Blocks(rows * cols, kThreads), kThreads, 0, ctx.stream>>>(from, order, rows, cols, out);
-  STOCH_CUDA_LAUNCH("ScatterRowsKernel");
+  LaunchForEach(ctx, rows * cols, RowScatterer{from, order, cols, out});
 }
 
 }  // namespace stoch::cuda

@@ -4,18 +4,18 @@
 #include "kernels/cuda/plain/matmul.h"
 #include "kernels/cuda/plain/operands.h"
 #include "kernels/cuda/plain/product.h"
+#include "kernels/cuda/runtime/for_each.cuh"
 
 namespace stoch::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 
-__global__ void __launch_bounds__(kThreads) ZeroKernel(const MatrixBatch out) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < out.batch * out.rows * out.cols) out.data[out.Offset(i / out.cols, i % out.cols)] = 0.0f;
-}
+struct ZeroWriter {
+  MatrixBatch out;
 
-unsigned Blocks(int64_t items, int per_block) { return static_cast<unsigned>((items + per_block - 1) / per_block); }
+  __device__ void operator()(int64_t i) const { out.data[out.Offset(i / out.cols, i % out.cols)] = 0.0f; }
+};
 
 // Codes of one batch as they are read; a product outside of a model counts its rows over all batches.
 void ReadFaulty(DeviceContext& ctx, const PlainOperand& from, int64_t batch, const ScWordFaultView& words,
@@ -43,11 +43,7 @@ void LaunchScMatmul(DeviceContext& ctx, const TensorView& a, const TensorView& b
   const MatrixBatch right(b);
   const MatrixBatch result(out);
   if (out.numel() == 0) return;
-  if (left.cols == 0) {
-    ZeroKernel<<<Blocks(out.numel(), kThreads), kThreads, 0, ctx.stream>>>(result);
-    STOCH_CUDA_LAUNCH("ZeroKernel");
-    return;
-  }
+  if (left.cols == 0) return LaunchForEach(ctx, out.numel(), ZeroWriter{result});
   Scratch scratch(ctx.workspace);
   const SiteReporter reporter = ctx.Reporter({-1, "sc_matmul"});
   const PlainOperand qa = QuantizeOperand(ctx, scratch, left, op, OperandSide::kA, reporter);

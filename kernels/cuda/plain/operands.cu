@@ -2,9 +2,8 @@
 #include <algorithm>
 
 #include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/device/quantizer.cuh"
 #include "kernels/cuda/plain/operands.h"
-#include "kernels/math/elementary.h"
-#include "kernels/math/quantize.h"
 
 namespace stoch::cuda {
 namespace {
@@ -12,21 +11,28 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 
-// The extremes of one scope, in a form that integer atomics take; max and min do not depend on order.
-struct Extremes {
-  uint32_t max_abs_bits;
-  int32_t min;  // Ordered()
-  int32_t max;
-};
+// The extremes of one scope as unsigned maxima, which atomics take in any order; all bytes 0: none yet.
+struct ScopeBits {
+  uint32_t max_abs;
+  uint32_t max;          // Ordered()
+  uint32_t flipped_min;  // ~Ordered()
 
-// Floats as integers of the same order.
-__device__ int32_t Ordered(float x) {
-  const auto bits = static_cast<int32_t>(FloatToBits(x));
-  return bits >= 0 ? bits : bits ^ 0x7fffffff;
-}
-__device__ float FromOrdered(int32_t bits) {
-  return BitsToFloat(static_cast<uint32_t>(bits >= 0 ? bits : bits ^ 0x7fffffff));
-}
+  __device__ Extremes ToExtremes() const {
+    Extremes e;
+    e.max_abs_bits = max_abs;
+    e.min = FromOrdered(~flipped_min);
+    e.max = FromOrdered(max);
+    return e;
+  }
+  // Floats as unsigned integers of the same order.
+  __device__ static uint32_t Ordered(float x) {
+    const uint32_t bits = FloatToBits(x);
+    return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+  }
+  __device__ static float FromOrdered(uint32_t ordered) {
+    return BitsToFloat(ordered >> 31 != 0 ? ordered & 0x7fffffffu : ~ordered);
+  }
+};
 
 // One operand and where its quantized form goes.
 struct OperandArgs {
@@ -35,11 +41,9 @@ struct OperandArgs {
   bool spans_batches = false;  // per_tensor: one scope for everything
   int64_t chunk = 0;           // dimensions of a chunk
   int64_t chunks = 1;
-  ScCode code = ScCode::kSignMagnitude;
-  int q_max = 127;
-  float scale_floor = kScaleFloor;
+  ScopeParams params;
   SiteReporter reporter;
-  Extremes* extremes = nullptr;  // [scopes][chunks]
+  ScopeBits* extremes = nullptr;  // [scopes][chunks]
   // Batch after batch, as of a ScWeightView (is_weight) or a ScActivationView.
   bool is_weight = false;
   ScDims dims;
@@ -65,11 +69,6 @@ struct OperandArgs {
   }
 };
 
-__global__ void __launch_bounds__(kThreads) InitExtremesKernel(Extremes* extremes, int64_t count) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < count) extremes[i] = {0, 0x7fffffff, static_cast<int32_t>(0x80000000)};
-}
-
 // One warp per row and chunk.
 __global__ void __launch_bounds__(kThreads) ExtremesKernel(const OperandArgs args) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kWarps + (threadIdx.x >> 5);
@@ -78,21 +77,21 @@ __global__ void __launch_bounds__(kThreads) ExtremesKernel(const OperandArgs arg
   const int64_t row = index / args.chunks;
   const int64_t begin = index % args.chunks * args.chunk;
   const int64_t end = min(begin + args.chunk, args.x.cols);
-  Extremes e{0, 0x7fffffff, static_cast<int32_t>(0x80000000)};
+  ScopeBits e{};
   for (int64_t d = begin + lane; d < end; d += 32) {
     const float x = args.x.data[args.x.Offset(row, d)];
-    e.max_abs_bits = max(e.max_abs_bits, FloatToBits(x) & 0x7fffffffu);
-    e.min = min(e.min, Ordered(x));
-    e.max = max(e.max, Ordered(x));
+    e.max_abs = max(e.max_abs, FloatToBits(x) & 0x7fffffffu);
+    e.max = max(e.max, ScopeBits::Ordered(x));
+    e.flipped_min = max(e.flipped_min, ~ScopeBits::Ordered(x));
   }
-  e.max_abs_bits = __reduce_max_sync(0xffffffffu, e.max_abs_bits);
-  e.min = __reduce_min_sync(0xffffffffu, e.min);
+  e.max_abs = __reduce_max_sync(0xffffffffu, e.max_abs);
   e.max = __reduce_max_sync(0xffffffffu, e.max);
+  e.flipped_min = __reduce_max_sync(0xffffffffu, e.flipped_min);
   if (lane != 0) return;
-  Extremes* to = args.extremes + args.Scope(row) * args.chunks + index % args.chunks;
-  atomicMax(&to->max_abs_bits, e.max_abs_bits);
-  atomicMin(&to->min, e.min);
+  ScopeBits* to = args.extremes + args.Scope(row) * args.chunks + index % args.chunks;
+  atomicMax(&to->max_abs, e.max_abs);
   atomicMax(&to->max, e.max);
+  atomicMax(&to->flipped_min, e.flipped_min);
 }
 
 // One warp per row and chunk.
@@ -103,39 +102,22 @@ __global__ void __launch_bounds__(kThreads) QuantizeKernel(const OperandArgs arg
   const int64_t row = index / args.chunks;
   const int64_t begin = index % args.chunks * args.chunk;
   const int64_t end = min(begin + args.chunk, args.x.cols);
-  const Extremes e = args.extremes[args.Scope(row) * args.chunks + index % args.chunks];
-  const bool finite = IsFinite(BitsToFloat(e.max_abs_bits));
+  const ScopeBits& of_scope = args.extremes[args.Scope(row) * args.chunks + index % args.chunks];
+  const ScopeQuantizer scope(args.params, of_scope.ToExtremes());
   const int64_t batch = row / args.x.rows;
   const int64_t own = row % args.x.rows;
-
-  const bool asymmetric = args.code == ScCode::kAsymmetric;
-  float scale = 0.0f;
-  float zero = 0.0f;
-  if (finite) {
-    scale = asymmetric ? UnipolarScale(FromOrdered(e.min), FromOrdered(e.max), args.q_max)
-                       : BipolarScale(BitsToFloat(e.max_abs_bits), args.q_max, args.scale_floor);
-    if (asymmetric) zero = UnipolarZero(FromOrdered(e.min), scale, args.q_max);
-  }
   int32_t sum = 0;
   for (int64_t d = begin + lane; d < end; d += 32) {
-    uint8_t code = 0;
-    if (finite) {
-      const float x = args.x.data[args.x.Offset(row, d)];
-      switch (args.code) {
-        case ScCode::kSignMagnitude: code = SignMagnitude(BipolarLevel(x, scale, args.q_max)); break;
-        case ScCode::kOffset: code = static_cast<uint8_t>(BipolarLevel(x, scale, args.q_max) + args.q_max); break;
-        case ScCode::kAsymmetric: code = UnipolarCode(x, scale, zero, args.q_max); break;
-      }
-    }
+    const uint8_t code = scope.Code(args.params, args.x.data[args.x.Offset(row, d)]);
     *args.CodeAt(batch, own, d) = code;
     sum += code;
   }
   sum = __reduce_add_sync(0xffffffffu, sum);
   if (lane != 0) return;
-  if (!finite) args.reporter.Report();
-  args.scales[(batch * args.chunks + index % args.chunks) * args.padded_rows + own] = scale;
-  if (asymmetric) {
-    args.zeros[batch * args.padded_rows + own] = zero;
+  if (!scope.finite) args.reporter.Report();
+  args.scales[(batch * args.chunks + index % args.chunks) * args.padded_rows + own] = scope.scale;
+  if (args.params.code == ScCode::kAsymmetric) {
+    args.zeros[batch * args.padded_rows + own] = scope.zero;
     args.sums[batch * args.padded_rows + own] = sum;
   }
 }
@@ -158,20 +140,17 @@ PlainOperand QuantizeOperand(DeviceContext& ctx, Scratch& scratch, const MatrixB
   args.chunk = args.dims.chunk_d;
   args.chunks = args.dims.chunks;
   args.padded_rows = is_weight ? (x.rows + kRowPadding - 1) / kRowPadding * kRowPadding : x.rows;
-  args.code = op.code;
-  args.q_max = op.q_max;
-  args.scale_floor = op.scale_floor;
+  args.params = {op.code, op.q_max, op.scale_floor};
   args.reporter = reporter;
   const int64_t scopes = args.spans_batches ? 1 : x.batch * ((x.rows + args.group - 1) / args.group);
-  args.extremes = scratch.Take<Extremes>(scopes * args.chunks);
+  args.extremes = scratch.Take<ScopeBits>(scopes * args.chunks);
   args.codes = scratch.Take<uint8_t>(x.batch * args.batch_codes());
   args.scales = scratch.Take<float>(x.batch * args.batch_scales());
   args.zeros = scratch.Take<float>(x.batch * args.padded_rows);
   args.sums = scratch.Take<int32_t>(x.batch * args.padded_rows);
 
-  InitExtremesKernel<<<Blocks(scopes * args.chunks, kThreads), kThreads, 0, ctx.stream>>>(args.extremes,
-                                                                                          scopes * args.chunks);
-  STOCH_CUDA_LAUNCH("InitExtremesKernel");
+  STOCH_CUDA(
+      cudaMemsetAsync(args.extremes, 0, static_cast<size_t>(scopes * args.chunks) * sizeof(ScopeBits), ctx.stream));
   const unsigned blocks = Blocks(rows * args.chunks, kWarps);
   ExtremesKernel<<<blocks, kThreads, 0, ctx.stream>>>(args);
   STOCH_CUDA_LAUNCH("ExtremesKernel");

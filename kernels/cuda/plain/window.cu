@@ -8,33 +8,31 @@
 #include "kernels/cuda/plain/attention_append.h"
 #include "kernels/cuda/plain/operands.h"
 #include "kernels/cuda/plain/product.h"
+#include "kernels/cuda/runtime/for_each.cuh"
 
 namespace stoch::cuda {
 namespace {
 
 constexpr int kThreads = kRowLanes;
 
-// Keys [positions][head_dim] and values [head_dim][positions] of one KV head of a sequence.
-struct GatherArgs {
+// Copies keys to [positions][head_dim] and values to [head_dim][positions], of one KV head of a sequence.
+struct WindowGatherer {
   KvView kv;
   const int32_t* pages = nullptr;
   int64_t positions = 0;
   int kv_head = 0;
   float* k = nullptr;
   float* v = nullptr;
-};
 
-__global__ void __launch_bounds__(kThreads) GatherWindowKernel(const GatherArgs args) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int64_t t = i / args.kv.head_dim;
-  const int64_t d = i % args.kv.head_dim;
-  if (t >= args.positions) return;
-  const int64_t at = args.kv.Value(args.pages[t >> args.kv.page_shift], args.kv_head,
-                                   static_cast<int>(t) & (args.kv.page_tokens - 1)) +
-                     d;
-  args.k[i] = args.kv.k[at];
-  args.v[d * args.positions + t] = args.kv.v[at];
-}
+  __device__ void operator()(int64_t i) const {
+    const int64_t t = i / kv.head_dim;
+    const int64_t d = i % kv.head_dim;
+    const int slot = static_cast<int>(t) & (kv.page_tokens - 1);
+    const int64_t at = kv.Value(pages[t >> kv.page_shift], kv_head, slot) + d;
+    k[i] = kv.k[at];
+    v[d * positions + t] = kv.v[at];
+  }
+};
 
 struct SoftmaxArgs {
   float* scores = nullptr;  // [rows][positions], of one head
@@ -80,8 +78,6 @@ __global__ void __launch_bounds__(kThreads) WindowSoftmaxKernel(const __grid_con
   if (args.slots != nullptr) args.slots[row * args.step] = SlotOfLevel(args.av, FixedLevel(args.av, metric), 0);
 }
 
-unsigned Blocks(int64_t items) { return static_cast<unsigned>((items + kThreads - 1) / kThreads); }
-
 // A pass on its way from queries to outputs.
 class WindowPass {
  public:
@@ -125,10 +121,8 @@ class WindowPass {
   void RunHeads(const PassSequence& sequence, size_t index, bool to_outputs) {
     const int64_t head_dim = a_.kv.head_dim;
     for (int kv_head = 0; kv_head < a_.kv.num_kv_heads; ++kv_head) {
-      GatherArgs gather{
-          a_.kv, a_.pass.pages + static_cast<int64_t>(index) * a_.pass.max_pages, sequence.length, kv_head, k_, v_};
-      GatherWindowKernel<<<Blocks(sequence.length * head_dim), kThreads, 0, ctx_.stream>>>(gather);
-      STOCH_CUDA_LAUNCH("GatherWindowKernel");
+      const int32_t* pages = a_.pass.pages + static_cast<int64_t>(index) * a_.pass.max_pages;
+      LaunchForEach(ctx_, sequence.length * head_dim, WindowGatherer{a_.kv, pages, sequence.length, kv_head, k_, v_});
       Scratch scratch(ctx_.workspace);
       const PlainOperand k =
           QuantizeOperand(ctx_, scratch, {k_, sequence.length, head_dim, head_dim}, qk_, OperandSide::kB, a_.reporter);

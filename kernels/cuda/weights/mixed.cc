@@ -10,7 +10,6 @@
 #include "kernels/cuda/base/memory.h"
 #include "kernels/cuda/plain/product.h"
 #include "kernels/cuda/weights/bad_row.h"
-#include "kernels/cuda/weights/mixed_pack.h"
 #include "kernels/cuda/weights/pack.h"
 #include "kernels/cuda/weights/sc_memory.h"
 #include "kernels/cuda/weights/uploader.h"
@@ -91,8 +90,8 @@ std::unique_ptr<MixedWeight> Allocate(DeviceContext& ctx, const LinearSpec& spec
 void Pack(DeviceContext& ctx, const MixedWeight& weight, const WeightSlab& slab, int64_t stride, int64_t* first_bad) {
   for (const MixedPart* part : {&weight.rest, &weight.own}) {
     if (part->empty()) continue;
-    LaunchPackMixed(ctx, slab, stride, part->op(), GroupRows(part->op(), part->view.rows), part->channels(),
-                    weight.factors(), part->view, first_bad);
+    LaunchPackSc(ctx, slab, part->op(), GroupRows(part->op(), part->view.rows), part->view, first_bad,
+                 {stride, part->channels(), weight.factors()});
   }
 }
 

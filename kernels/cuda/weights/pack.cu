@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/dispatch.h"
 #include "kernels/cuda/device/element.cuh"
 #include "kernels/cuda/device/quantizer.cuh"
+#include "kernels/cuda/runtime/for_each.cuh"
 #include "kernels/cuda/weights/pack.h"
 #include "kernels/math/fixed_point.h"
 #include "kernels/math/random.h"
@@ -14,116 +13,82 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kPieceDims = 128;  // dimensions staged in shared memory at a time
 
-unsigned Blocks(int64_t work) { return static_cast<unsigned>((work + kThreads - 1) / kThreads); }
+// Blocks of a warp for each item.
+unsigned WarpBlocks(int64_t items) { return static_cast<unsigned>((items + kWarps - 1) / kWarps); }
 
 __device__ void NoteBad(int64_t* first_bad, int64_t row) {
   atomicMin(reinterpret_cast<unsigned long long*>(first_bad), static_cast<unsigned long long>(row));
 }
 
-struct PackScArgs {
+struct PackArgs {
   const void* data = nullptr;
   int64_t first_row = 0;
   int64_t rows = 0;  // of the slab
-  ScDims dims;
   ScopeParams params;
-  int64_t group = 1;                          // rows of a scope
-  const Extremes* shared_extremes = nullptr;  // [chunks][scopes of the slab] where group > 1
-  int64_t scopes = 0;
-  int64_t rows_padded = 0;
-  uint8_t* codes = nullptr;
-  float* scales = nullptr;
-  float* zeros = nullptr;
-  int32_t* sums = nullptr;
+  int64_t group = 1;
+  PackedChannels of;
+  Extremes* extremes = nullptr;  // [chunks][rows] where group > 1
+  ScWeightView to;
   int64_t* first_bad = nullptr;
 };
 
-// Extremes of `n` contiguous elements, by a warp.
+// Element i of the packed channels of a row.
 template <typename T>
-__device__ Extremes ObserveRow(const T* x, int64_t n, int lane) {
+__device__ float PartValue(const PackArgs& args, int64_t row, int64_t i) {
+  const int64_t channel = args.of.channels == nullptr ? i : args.of.channels[i];
+  const float x = ToFloat(static_cast<const T*>(args.data)[row * args.of.stride + channel]);
+  return args.of.smooth == nullptr ? x : x * args.of.smooth[channel];
+}
+
+template <typename T>
+__device__ Extremes RowExtremes(const PackArgs& args, int64_t row, int64_t begin, int64_t n, int lane) {
   Extremes e;
-  Observe(e, ToFloat(x[lane < n ? lane : 0]), true);
-  for (int64_t i = lane + kWarp; i < n; i += kWarp) Observe(e, ToFloat(x[i]), false);
+  Observe(e, PartValue<T>(args, row, begin + (lane < n ? lane : 0)), true);
+  for (int64_t i = lane + kWarp; i < n; i += kWarp) Observe(e, PartValue<T>(args, row, begin + i), false);
   return WarpExtremes(e);
 }
 
-// One block per (32 rows of the slab, chunk); each warp quantizes 4 of the rows. Codes pass through shared memory so
-// that the tiles are written in whole lines.
+// A warp a (row, chunk), as of PackScKernel.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) PackScKernel(const PackScArgs args) {
-  __shared__ __align__(16) uint8_t tiles[kPieceDims / kTileDims][kTileRows][kTileDims];
-  constexpr int kRowsOfWarp = kTileRows / kWarps;
+__global__ void __launch_bounds__(kThreads) PackExtremesKernel(const PackArgs args) {
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  if (index >= args.rows * args.to.dims.chunks) return;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kTileRows;  // within the slab
-  const int64_t chunk = blockIdx.y;
-  const int64_t cols = args.dims.dims;
-  const int64_t n = args.dims.chunk_dims(chunk);
-  const int64_t padded = args.dims.chunk_padded(chunk);
-  const T* data = static_cast<const T*>(args.data) + chunk * args.dims.chunk_d;
-
-  Extremes extremes[kRowsOfWarp];
-  int32_t sums[kRowsOfWarp] = {};
-  for (int k = 0; k < kRowsOfWarp; ++k) {
-    const int64_t row = first + warp * kRowsOfWarp + k;
-    if (row >= args.rows) continue;
-    extremes[k] = args.shared_extremes != nullptr ? args.shared_extremes[chunk * args.scopes + row / args.group]
-                                                  : ObserveRow(data + row * cols, n, lane);
-  }
-  uint8_t* out = args.codes + ((args.first_row + first) / kTileRows * (args.dims.padded / kTileDims) +
-                               chunk * args.dims.chunk_stride / kTileDims) *
-                                  kTileBytes;
-  for (int64_t piece = 0; piece < padded; piece += kPieceDims) {
-    for (int k = 0; k < kRowsOfWarp; ++k) {
-      const int r = warp * kRowsOfWarp + k;
-      const int64_t row = first + r;
-      const ScopeQuantizer quantizer(args.params, extremes[k]);
-      for (int i = lane; i < kPieceDims; i += kWarp) {
-        uint8_t code = 0;
-        if (row < args.rows && piece + i < n) code = quantizer.Code(args.params, ToFloat(data[row * cols + piece + i]));
-        tiles[i / kTileDims][r][i % kTileDims] = code;
-        sums[k] += code;
-      }
-    }
-    __syncthreads();
-    const int64_t bytes = min(static_cast<int64_t>(kPieceDims), padded - piece) * kTileRows;
-    const uint4* from = reinterpret_cast<const uint4*>(tiles);
-    uint4* to = reinterpret_cast<uint4*>(out + piece * kTileRows);
-    for (int i = static_cast<int>(threadIdx.x); i < bytes / 16; i += kThreads) to[i] = from[i];
-    __syncthreads();
-  }
-  for (int k = 0; k < kRowsOfWarp; ++k) {
-    const int64_t row = first + warp * kRowsOfWarp + k;
-    int32_t sum = sums[k];
-    for (int s = kWarp / 2; s > 0; s /= 2) sum += __shfl_xor_sync(kAllLanes, sum, s);
-    if (lane != 0 || row >= args.rows) continue;
-    const ScopeQuantizer quantizer(args.params, extremes[k]);
-    if (!quantizer.finite) NoteBad(args.first_bad, args.first_row + row);
-    args.scales[chunk * args.rows_padded + args.first_row + row] = quantizer.scale;
-    if (args.params.code == ScCode::kAsymmetric) {
-      args.zeros[args.first_row + row] = quantizer.zero;
-      args.sums[args.first_row + row] = sum;
-    }
-  }
+  const int64_t row = index % args.rows;
+  const int64_t chunk = index / args.rows;
+  const Extremes e = RowExtremes<T>(args, row, chunk * args.to.dims.chunk_d, args.to.dims.chunk_dims(chunk), lane);
+  if (lane == 0) args.extremes[index] = e;
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    SlabExtremesKernel(const T* x, int64_t rows, ScDims dims, int64_t group, Extremes* out) {
-  __shared__ Extremes shared[kWarp];
-  const int64_t scope = blockIdx.x;
-  const int64_t chunk = blockIdx.y;
-  const int64_t scope_rows = min(group, rows - scope * group);
-  const int64_t n = dims.chunk_dims(chunk);
-  const T* base = x + scope * group * dims.dims + chunk * dims.chunk_d;
-  Extremes e;
-  Observe(e, ToFloat(base[0]), true);
-  for (int64_t i = threadIdx.x; i < scope_rows * n; i += kThreads) {
-    Observe(e, ToFloat(base[i / n * dims.dims + i % n]), false);
+__global__ void __launch_bounds__(kThreads) PackScKernel(const PackArgs args) {
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  if (index >= args.rows * args.to.dims.chunks) return;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t row = index % args.rows;
+  const int64_t chunk = index / args.rows;
+  const int64_t begin = chunk * args.to.dims.chunk_d;
+  const int64_t n = args.to.dims.chunk_dims(chunk);
+  const Extremes e = args.extremes == nullptr
+                         ? RowExtremes<T>(args, row, begin, n, lane)
+                         : GroupExtremes(args.extremes + chunk * args.rows, row, args.rows, args.group, lane);
+  const ScopeQuantizer scope(args.params, e);
+  const int64_t to_row = args.first_row + row;
+  auto* codes = const_cast<uint8_t*>(args.to.codes);
+  int32_t sum = 0;
+  for (int64_t i = lane; i < n; i += kWarp) {
+    const uint8_t code = scope.Code(args.params, PartValue<T>(args, row, begin + i));
+    codes[args.to.code_offset(to_row, chunk * args.to.dims.chunk_stride + i)] = code;
+    sum += code;
   }
-  e = BlockExtremes(e, shared);
-  if (threadIdx.x == 0) out[chunk * gridDim.x + scope] = e;
+  sum = static_cast<int32_t>(__reduce_add_sync(kAllLanes, static_cast<unsigned>(sum)));
+  if (lane != 0) return;
+  if (!scope.finite) NoteBad(args.first_bad, to_row);
+  const_cast<float*>(args.to.scales)[chunk * args.to.rows_padded + to_row] = scope.scale;
+  if (args.params.code != ScCode::kAsymmetric) return;
+  const_cast<float*>(args.to.zeros)[to_row] = scope.zero;
+  const_cast<int32_t*>(args.to.sums)[to_row] = sum;
 }
 
 // Offset of element (row, d) of an ExactWeightView.
@@ -133,17 +98,20 @@ __device__ int64_t ExactOffset(int64_t padded_cols, int vector, int64_t row, int
 }
 
 template <typename From, typename To>
-__global__ void __launch_bounds__(kThreads)
-    PackExactKernel(const From* data, int64_t first_row, int64_t rows, int64_t cols, int64_t padded_cols, To* to,
-                    int64_t* first_bad) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= rows * padded_cols) return;
-  const int64_t row = i / padded_cols;
-  const int64_t d = i % padded_cols;
-  const float value = d < cols ? ToFloat(data[row * cols + d]) : -0.0f;
-  if (!IsFinite(value)) NoteBad(first_bad, first_row + row);
-  to[ExactOffset(padded_cols, 16 / sizeof(To), first_row + row, d)] = FromFloat<To>(value);
-}
+struct ExactPacker {
+  const From* data;
+  int64_t first_row, cols, padded_cols;
+  To* to;
+  int64_t* first_bad;
+
+  __device__ void operator()(int64_t i) const {
+    const int64_t row = i / padded_cols;
+    const int64_t d = i % padded_cols;
+    const float value = d < cols ? ToFloat(data[row * cols + d]) : -0.0f;
+    if (!IsFinite(value)) NoteBad(first_bad, first_row + row);
+    to[ExactOffset(padded_cols, 16 / sizeof(To), first_row + row, d)] = FromFloat<To>(value);
+  }
+};
 
 // A warp a row.
 template <typename T>
@@ -219,124 +187,144 @@ __global__ void __launch_bounds__(kThreads) PackScreenKernel(FixedWeightView w) 
 }
 
 template <typename From, typename To>
-__global__ void __launch_bounds__(kThreads)
-    PackPlainKernel(const From* data, int64_t first_row, int64_t count, int64_t cols, To* to, int64_t* first_bad) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= count) return;
-  const To value = FromFloat<To>(ToFloat(data[i]));
-  if (!IsFinite(ToFloat(value))) NoteBad(first_bad, first_row + i / cols);
-  to[first_row * cols + i] = value;
-}
+struct PlainPacker {
+  const From* data;
+  int64_t first_row, cols;
+  To* to;
+  int64_t* first_bad;
 
-__global__ void __launch_bounds__(kThreads)
-    GenerateKernel(uint64_t seed, uint64_t stream, int64_t first, float stddev, int64_t count, __half* to) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= count) return;
-  to[i] = __float2half_rn(RandomWeight(seed, stream, static_cast<uint64_t>(first + i), stddev));
-}
+  __device__ void operator()(int64_t i) const {
+    const To value = FromFloat<To>(ToFloat(data[i]));
+    if (!IsFinite(ToFloat(value))) NoteBad(first_bad, first_row + i / cols);
+    to[first_row * cols + i] = value;
+  }
+};
 
-__global__ void __launch_bounds__(kThreads) FillKernel(float value, int64_t count, float* to) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < count) to[i] = value;
-}
+struct Generator {
+  uint64_t seed, stream, first;
+  float stddev;
+  __half* to;
 
-__global__ void __launch_bounds__(kThreads) UnpackScKernel(ScWeightView from, uint8_t* codes, float* scales) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= from.rows * from.dims.dims) return;
-  const int64_t row = i / from.dims.dims;
-  const int64_t d = i % from.dims.dims;
-  codes[i] = from.codes[from.code_offset(row, from.dims.padded_index(d))];
-  if (d % from.dims.chunk_d == 0) {
+  __device__ void operator()(int64_t i) const {
+    to[i] = __float2half_rn(RandomWeight(seed, stream, first + static_cast<uint64_t>(i), stddev));
+  }
+};
+
+struct Filler {
+  float value;
+  float* to;
+
+  __device__ void operator()(int64_t i) const { to[i] = value; }
+};
+
+struct ScUnpacker {
+  ScWeightView from;
+  uint8_t* codes;
+  float* scales;
+
+  __device__ void operator()(int64_t i) const {
+    const int64_t row = i / from.dims.dims;
+    const int64_t d = i % from.dims.dims;
+    codes[i] = from.codes[from.code_offset(row, from.dims.padded_index(d))];
+    if (d % from.dims.chunk_d != 0) return;
     const int64_t chunk = d / from.dims.chunk_d;
     scales[row * from.dims.chunks + chunk] = from.scales[chunk * from.rows_padded + row];
   }
-}
+};
 
-__global__ void __launch_bounds__(kThreads) CopyScRowsKernel(ScWeightView from, int64_t first, ScWeightView to) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= to.rows * to.dims.padded) return;
-  const int64_t row = i / to.dims.padded;
-  const int64_t d = i % to.dims.padded;
-  const_cast<uint8_t*>(to.codes)[to.code_offset(row, d)] = from.codes[from.code_offset(first + row, d)];
-  if (d < to.dims.chunks) {
-    const_cast<float*>(to.scales)[d * to.rows_padded + row] = from.scales[d * from.rows_padded + first + row];
+struct ScRowCopier {
+  ScWeightView from;
+  int64_t first;
+  ScWeightView to;
+
+  __device__ void operator()(int64_t i) const {
+    const int64_t row = i / to.dims.padded;
+    const int64_t d = i % to.dims.padded;
+    const_cast<uint8_t*>(to.codes)[to.code_offset(row, d)] = from.codes[from.code_offset(first + row, d)];
+    if (d < to.dims.chunks) {
+      const_cast<float*>(to.scales)[d * to.rows_padded + row] = from.scales[d * from.rows_padded + first + row];
+    }
+    if (d > 0 || to.zeros == nullptr) return;
+    const_cast<float*>(to.zeros)[row] = from.zeros[first + row];
+    const_cast<int32_t*>(to.sums)[row] = from.sums[first + row];
   }
-  if (d > 0 || to.zeros == nullptr) return;
-  const_cast<float*>(to.zeros)[row] = from.zeros[first + row];
-  const_cast<int32_t*>(to.sums)[row] = from.sums[first + row];
-}
+};
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    UnpackExactKernel(const T* from, int64_t rows, int64_t cols, int64_t padded_cols, float* values) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < rows * cols) values[i] = ToFloat(from[ExactOffset(padded_cols, 16 / sizeof(T), i / cols, i % cols)]);
-}
+struct ExactUnpacker {
+  ExactWeightView from;
+  float* values;
+
+  __device__ void operator()(int64_t i) const {
+    const int64_t at = ExactOffset(from.padded_cols, 16 / sizeof(T), i / from.cols, i % from.cols);
+    values[i] = ToFloat(static_cast<const T*>(from.data)[at]);
+  }
+};
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) UnpackFixedKernel(FixedWeightView from, float* values) {
-  constexpr int kVector = 8;
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= from.rows * from.cols) return;
-  const int64_t d = i % from.cols;
-  const int64_t at = from.vector_offset(i / from.cols, d / kVector) * kVector + d % kVector;
-  values[i] = ToFloat(static_cast<const T*>(from.data)[at]);
-}
+struct FixedUnpacker {
+  FixedWeightView from;
+  float* values;
 
-__global__ void __launch_bounds__(kThreads) UnpackHalfKernel(const __half* from, int64_t count, float* values) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < count) values[i] = ToFloat(from[i]);
-}
+  __device__ void operator()(int64_t i) const {
+    constexpr int kVector = 8;
+    const int64_t d = i % from.cols;
+    const int64_t at = from.vector_offset(i / from.cols, d / kVector) * kVector + d % kVector;
+    values[i] = ToFloat(static_cast<const T*>(from.data)[at]);
+  }
+};
+
+struct HalfUnpacker {
+  const __half* from;
+  float* values;
+
+  __device__ void operator()(int64_t i) const { values[i] = ToFloat(from[i]); }
+};
 
 }  // namespace
 
-void LaunchPackSc(DeviceContext& ctx, Scratch& scratch, const WeightSlab& slab, const ScOperator& op, int64_t group,
-                  const ScWeightView& to, int64_t* first_bad) {
-  PackScArgs args;
+void LaunchPackSc(DeviceContext& ctx, const WeightSlab& slab, const ScOperator& op, int64_t group,
+                  const ScWeightView& to, int64_t* first_bad, const PackedChannels& of) {
+  PackArgs args;
   args.data = slab.data;
   args.first_row = slab.first_row;
   args.rows = slab.rows;
-  args.dims = to.dims;
-  args.params = {op.code, op.q_max};
+  args.params = {op.code, op.q_max, op.scale_floor};
   args.group = group;
-  args.rows_padded = to.rows_padded;
-  args.codes = const_cast<uint8_t*>(to.codes);
-  args.scales = const_cast<float*>(to.scales);
-  args.zeros = const_cast<float*>(to.zeros);
-  args.sums = const_cast<int32_t*>(to.sums);
+  args.of = of;
+  if (of.stride == 0) args.of.stride = slab.cols;
+  args.to = to;
   args.first_bad = first_bad;
+  const int64_t warps = slab.rows * to.dims.chunks;
+  const unsigned blocks = WarpBlocks(warps);
+  Scratch scratch(ctx.workspace);
   DispatchFloat(slab.dtype, [&](auto tag) {
     using T = typename decltype(tag)::Type;
     if (group > 1) {
-      args.scopes = (slab.rows + group - 1) / group;
-      Extremes* extremes = scratch.Take<Extremes>(args.scopes * args.dims.chunks);
-      const dim3 grid(static_cast<unsigned>(args.scopes), static_cast<unsigned>(args.dims.chunks));
-      SlabExtremesKernel<T>
-          <<<grid, kThreads, 0, ctx.stream>>>(static_cast<const T*>(slab.data), slab.rows, args.dims, group, extremes);
-      STOCH_CUDA_LAUNCH("SlabExtremesKernel");
-      args.shared_extremes = extremes;
+      args.extremes = scratch.Take<Extremes>(warps);
+      PackExtremesKernel<T><<<blocks, kThreads, 0, ctx.stream>>>(args);
+      STOCH_CUDA_LAUNCH("PackExtremesKernel");
     }
-    const dim3 grid(static_cast<unsigned>((slab.rows + kTileRows - 1) / kTileRows),
-                    static_cast<unsigned>(args.dims.chunks));
-    PackScKernel<T><<<grid, kThreads, 0, ctx.stream>>>(args);
+    PackScKernel<T><<<blocks, kThreads, 0, ctx.stream>>>(args);
     STOCH_CUDA_LAUNCH("PackScKernel");
   });
 }
 
 void LaunchPackExact(DeviceContext& ctx, const WeightSlab& slab, const ExactWeightView& to, int64_t* first_bad) {
-  const unsigned blocks = Blocks(slab.rows * to.padded_cols);
+  const int64_t count = slab.rows * to.padded_cols;
   void* data = const_cast<void*>(to.data);
   DispatchFloat(slab.dtype, [&](auto tag) {
     using T = typename decltype(tag)::Type;
     const T* from = static_cast<const T*>(slab.data);
     if (to.dtype == slab.dtype) {
-      PackExactKernel<T, T><<<blocks, kThreads, 0, ctx.stream>>>(from, slab.first_row, slab.rows, slab.cols,
-                                                                 to.padded_cols, static_cast<T*>(data), first_bad);
-    } else {
-      PackExactKernel<T, float><<<blocks, kThreads, 0, ctx.stream>>>(
-          from, slab.first_row, slab.rows, slab.cols, to.padded_cols, static_cast<float*>(data), first_bad);
+      LaunchForEach(
+          ctx, count,
+          ExactPacker<T, T>{from, slab.first_row, slab.cols, to.padded_cols, static_cast<T*>(data), first_bad});
+      return;
     }
-    STOCH_CUDA_LAUNCH("PackExactKernel");
+    auto* const floats = static_cast<float*>(data);
+    LaunchForEach(ctx, count,
+                  ExactPacker<T, float>{from, slab.first_row, slab.cols, to.padded_cols, floats, first_bad});
   });
 }
 
@@ -344,8 +332,7 @@ void LaunchPackFixed(DeviceContext& ctx, const WeightSlab& slab, const FixedWeig
   STOCH_CHECK(to.dtype == slab.dtype);
   DispatchFloat(slab.dtype, [&](auto tag) {
     using T = typename decltype(tag)::Type;
-    const auto blocks = static_cast<unsigned>((slab.rows + kWarps - 1) / kWarps);
-    PackFixedKernel<T><<<blocks, kThreads, 0, ctx.stream>>>(slab, to, first_bad);
+    PackFixedKernel<T><<<WarpBlocks(slab.rows), kThreads, 0, ctx.stream>>>(slab, to, first_bad);
     STOCH_CUDA_LAUNCH("PackFixedKernel");
   });
 }
@@ -354,18 +341,16 @@ void LaunchPackScreen(DeviceContext& ctx, const FixedWeightView& to) {
   const int64_t groups = to.padded_rows() / FixedWeightView::kGroupRows;
   if (groups == 0) return;
   const auto kernel = to.dtype == DType::kF16 ? PackScreenKernel<__half> : PackScreenKernel<__nv_bfloat16>;
-  kernel<<<static_cast<unsigned>((groups + kWarps - 1) / kWarps), kThreads, 0, ctx.stream>>>(to);
+  kernel<<<WarpBlocks(groups), kThreads, 0, ctx.stream>>>(to);
   STOCH_CUDA_LAUNCH("PackScreenKernel");
 }
 
 void LaunchPackHalf(DeviceContext& ctx, const WeightSlab& slab, const HalfWeightView& to, int64_t* first_bad) {
-  const int64_t count = slab.rows * slab.cols;
   __half* data = reinterpret_cast<__half*>(const_cast<uint16_t*>(to.data));
   DispatchFloat(slab.dtype, [&](auto tag) {
     using T = typename decltype(tag)::Type;
-    PackPlainKernel<T, __half><<<Blocks(count), kThreads, 0, ctx.stream>>>(
-        static_cast<const T*>(slab.data), slab.first_row, count, slab.cols, data, first_bad);
-    STOCH_CUDA_LAUNCH("PackPlainKernel");
+    const T* from = static_cast<const T*>(slab.data);
+    LaunchForEach(ctx, slab.rows * slab.cols, PlainPacker<T, __half>{from, slab.first_row, slab.cols, data, first_bad});
   });
 }
 
@@ -375,58 +360,42 @@ void LaunchPackPlain(DeviceContext& ctx, const WeightSlab& slab, DType dtype, vo
     using T = typename decltype(tag)::Type;
     const T* from = static_cast<const T*>(slab.data);
     if (dtype == slab.dtype) {
-      PackPlainKernel<T, T><<<Blocks(count), kThreads, 0, ctx.stream>>>(from, slab.first_row, count, slab.cols,
-                                                                        static_cast<T*>(to), first_bad);
-    } else {
-      PackPlainKernel<T, float><<<Blocks(count), kThreads, 0, ctx.stream>>>(from, slab.first_row, count, slab.cols,
-                                                                            static_cast<float*>(to), first_bad);
+      LaunchForEach(ctx, count, PlainPacker<T, T>{from, slab.first_row, slab.cols, static_cast<T*>(to), first_bad});
+      return;
     }
-    STOCH_CUDA_LAUNCH("PackPlainKernel");
+    auto* const floats = static_cast<float*>(to);
+    LaunchForEach(ctx, count, PlainPacker<T, float>{from, slab.first_row, slab.cols, floats, first_bad});
   });
 }
 
 void LaunchGenerate(DeviceContext& ctx, const WeightSource& source, int64_t first, int64_t count, void* to) {
-  if (source.stddev == 0.0f) {
-    FillKernel<<<Blocks(count), kThreads, 0, ctx.stream>>>(source.constant, count, static_cast<float*>(to));
-  } else {
-    GenerateKernel<<<Blocks(count), kThreads, 0, ctx.stream>>>(source.seed, source.stream, source.first + first,
-                                                               source.stddev, count, static_cast<__half*>(to));
-  }
-  STOCH_CUDA_LAUNCH("GenerateKernel");
+  if (source.stddev == 0.0f) return LaunchForEach(ctx, count, Filler{source.constant, static_cast<float*>(to)});
+  const auto start = static_cast<uint64_t>(source.first + first);
+  LaunchForEach(ctx, count, Generator{source.seed, source.stream, start, source.stddev, static_cast<__half*>(to)});
 }
 
 void LaunchCopyScRows(DeviceContext& ctx, const ScWeightView& from, int64_t first, const ScWeightView& to) {
-  CopyScRowsKernel<<<Blocks(to.rows * to.dims.padded), kThreads, 0, ctx.stream>>>(from, first, to);
-  STOCH_CUDA_LAUNCH("CopyScRowsKernel");
+  LaunchForEach(ctx, to.rows * to.dims.padded, ScRowCopier{from, first, to});
 }
 
 void LaunchUnpackSc(DeviceContext& ctx, const ScWeightView& from, uint8_t* codes, float* scales) {
-  UnpackScKernel<<<Blocks(from.rows * from.dims.dims), kThreads, 0, ctx.stream>>>(from, codes, scales);
-  STOCH_CUDA_LAUNCH("UnpackScKernel");
+  LaunchForEach(ctx, from.rows * from.dims.dims, ScUnpacker{from, codes, scales});
 }
 
 void LaunchUnpackExact(DeviceContext& ctx, const ExactWeightView& from, float* values) {
   DispatchFloat(from.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::Type;
-    UnpackExactKernel<T><<<Blocks(from.rows * from.cols), kThreads, 0, ctx.stream>>>(
-        static_cast<const T*>(from.data), from.rows, from.cols, from.padded_cols, values);
-    STOCH_CUDA_LAUNCH("UnpackExactKernel");
+    LaunchForEach(ctx, from.rows * from.cols, ExactUnpacker<typename decltype(tag)::Type>{from, values});
   });
 }
 
 void LaunchUnpackFixed(DeviceContext& ctx, const FixedWeightView& from, float* values) {
   DispatchFloat(from.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::Type;
-    UnpackFixedKernel<T><<<Blocks(from.rows * from.cols), kThreads, 0, ctx.stream>>>(from, values);
-    STOCH_CUDA_LAUNCH("UnpackFixedKernel");
+    LaunchForEach(ctx, from.rows * from.cols, FixedUnpacker<typename decltype(tag)::Type>{from, values});
   });
 }
 
 void LaunchUnpackHalf(DeviceContext& ctx, const HalfWeightView& from, float* values) {
-  const int64_t count = from.rows * from.cols;
-  UnpackHalfKernel<<<Blocks(count), kThreads, 0, ctx.stream>>>(reinterpret_cast<const __half*>(from.data), count,
-                                                               values);
-  STOCH_CUDA_LAUNCH("UnpackHalfKernel");
+  LaunchForEach(ctx, from.rows * from.cols, HalfUnpacker{reinterpret_cast<const __half*>(from.data), values});
 }
 
 }  // namespace stoch::cuda

@@ -14,10 +14,18 @@ namespace stoch::cuda {
 
 // first_bad: device int64, lowered (atomicMin) to the first row of the stack that holds NaN or infinity.
 
-// Quantizes the rows of a slab as side b of `op` into `to`, whose pointers are written through.
-// Requires: scopes of several rows (group > 1) lie within the slab.
-void LaunchPackSc(DeviceContext& ctx, Scratch& scratch, const WeightSlab& slab, const ScOperator& op, int64_t group,
-                  const ScWeightView& to, int64_t* first_bad);
+// Of a slab whose rows are `stride` elements apart (0: its columns), `channels` (null: all in order), each times its entry of
+// `smooth` (null: 1).
+struct PackedChannels {
+  int64_t stride = 0;
+  const int32_t* channels = nullptr;
+  const float* smooth = nullptr;
+};
+
+// Quantizes channels of the rows of a slab as side b of `op` into `to`, whose pointers are written through.
+// Requires: `to` holds zeros; scopes of several rows (group > 1) lie within the slab.
+void LaunchPackSc(DeviceContext& ctx, const WeightSlab& slab, const ScOperator& op, int64_t group,
+                  const ScWeightView& to, int64_t* first_bad, const PackedChannels& of = {});
 
 // Stores the rows of a slab in ExactWeightView order (to.dtype is the slab's type or F32).
 void LaunchPackExact(DeviceContext& ctx, const WeightSlab& slab, const ExactWeightView& to, int64_t* first_bad);

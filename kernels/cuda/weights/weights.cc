@@ -2,7 +2,6 @@
 #include "kernels/cuda/weights/weights.h"
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -53,27 +52,23 @@ std::unique_ptr<CudaLinear> MakeSc(DeviceContext& ctx, Uploader& uploader, std::
   const BadRow bad(ctx);
 
   const int64_t group = std::min(GroupRows(op, rows), rows);
-  const int64_t granule = std::lcm(group, int64_t{kTileRows});
   int64_t at = 0;
-  bool aligned = granule < rows;
+  bool aligned = group < rows;
   for (const WeightSource& part : parts) {
-    aligned = aligned && at % granule == 0;
+    aligned = aligned && at % group == 0;
     at += part.rows;
   }
-  if (aligned || (group == 1 && parts.size() == 1)) {
-    uploader.ForEachSlab(parts, granule, [&](const WeightSlab& slab) {
-      Scratch scratch(ctx.workspace);
-      LaunchPackSc(ctx, scratch, slab, op, group, memory.view, bad.device());
-    });
+  if (aligned || group == 1) {
+    uploader.ForEachSlab(
+        parts, group, [&](const WeightSlab& slab) { LaunchPackSc(ctx, slab, op, group, memory.view, bad.device()); });
   } else {
-    // Scopes or tiles that cross parts or slabs: the whole stack at once, in one type.
+    // Scopes that cross parts or slabs: the whole stack at once, in one type.
     const DType dtype = CommonType(parts);
     const Buffer plain = AllocateDevice(ctx.device, static_cast<size_t>(rows * cols) * DTypeSize(dtype));
     uploader.ForEachSlab(
         parts, 1, [&](const WeightSlab& slab) { LaunchPackPlain(ctx, slab, dtype, plain.data(), bad.device()); });
     bad.Check(parts);  // a scale over several rows would spread the NaN to all of them
-    Scratch scratch(ctx.workspace);
-    LaunchPackSc(ctx, scratch, WeightSlab{plain.data(), dtype, 0, rows, cols}, op, group, memory.view, bad.device());
+    LaunchPackSc(ctx, WeightSlab{plain.data(), dtype, 0, rows, cols}, op, group, memory.view, bad.device());
     STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
   }
   bad.Check(parts);

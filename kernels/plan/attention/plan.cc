@@ -71,9 +71,6 @@ AttentionRoute ShortRoute(const GpuTraits& gpu, const AttentionShape& shape, con
   if (shape.lengths != AttentionLengths::kUniform) return MixedRoute(shape, pass);
   if (pass.segment > 0) return AttentionRoute::kDilatedRows;
   if (shape.mode != AttentionMode::kExact) return ScRoute(gpu, shape, pass);
-  if (shape.precision == Precision::kFp16) {
-    return pass.rows <= kFreshRows ? AttentionRoute::kHalfFreshRows : AttentionRoute::kHalfRows;
-  }
   const int64_t rows = TakesOutputs(pass) ? std::max<int64_t>(1, pass.output_rows) : pass.rows;
   return IsSplit(gpu, shape, rows, pass.max_length) ? AttentionRoute::kExactSplit : AttentionRoute::kExactRows;
 }

@@ -24,8 +24,6 @@ std::string_view AttentionRouteName(AttentionRoute route) {
     case kMixedWide: return "mixed-wide-tiles";
     case kExactRows: return "exact-rows";
     case kExactSplit: return "exact-split";
-    case kHalfFreshRows: return "half-rows fresh";
-    case kHalfRows: return "half-rows";
     case kHalfTiles: return "half-tiles";
   }
   return "?";

@@ -28,13 +28,10 @@ enum class AttentionRoute : uint8_t {
   kScTiles,    // tile*.cu: binary tensor cores (mma.sync)
   kScWide,     // wide/wide.cu: four tiles at a time by binary wgmma
   kMixedWide,  // wide/wide.cu with a stream length for every (row, head)
-  // fp32
+  // fp32, and the fp16 baseline over a cache of halves.
   kExactRows,   // exact.cu: a block per row and head
   kExactSplit,  // split/exact.cu: contexts cut over the GPU
-  // The fp16 baseline.
-  kHalfFreshRows,  // half/rows.cu, which rotates and appends the rows itself
-  kHalfRows,       // half/rows.cu
-  kHalfTiles,      // half/tiles.cu
+  kHalfTiles,   // ../baseline/attention.cu: fp16 alone, tiles of 64 rows
 };
 
 // As `stoch inspect` shows it.
@@ -43,7 +40,7 @@ std::string_view AttentionRouteName(AttentionRoute route);
 // Whether the kernel of the route rotates and appends the rows of the pass itself.
 constexpr bool AppendsItself(AttentionRoute route) {
   using enum AttentionRoute;
-  return route == kScFreshRows || route == kMixedFresh || route == kHalfFreshRows;
+  return route == kScFreshRows || route == kMixedFresh;
 }
 // Whether it is row.cu's or dilated.cu's.
 constexpr bool IsScRowKernel(AttentionRoute route) {

@@ -19,18 +19,7 @@ struct ScRowPlan {
 };
 ScRowPlan PlanScRows(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length);
 
-// One launch of the fp16 row kernel (attention/half/rows.cu): blocks of a row and group of heads. Gangs are clusters of
-// one row whose records another kernel merges.
-struct HalfRowPlan {
-  int cluster = 1;
-  int gangs = 1;
-};
-HalfRowPlan PlanHalfRows(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length);
-// Upper bound of the floats of all gangs' records, for any number of rows.
-int64_t HalfRowRecordFloats(const GpuTraits& gpu, const AttentionShape& shape);
-
-inline constexpr int kScRowSoloTokens = 256;    // up to so many positions one block beats a cluster
-inline constexpr int kHalfRowSoloTokens = 128;  // the same for the fp16 baseline
+inline constexpr int kScRowSoloTokens = 256;  // up to so many positions one block beats a cluster
 inline constexpr int kMaxAttentionCluster = 8;
 inline constexpr int kMaxSharedScores = 8192;
 inline constexpr int kRowTileTokens = 128;  // positions that a block of a cluster takes at a time

@@ -119,8 +119,6 @@ int64_t RouteScratchBytes(const GpuTraits& gpu, const AttentionShape& shape, con
     case kMixedWide: return queries() + LengthBytes(shape, limits) + WideScratchBytes(gpu, LongestShape(shape), limits);
     case kMixedPlain: return PlainBytes(shape, limits);
     case kPlainWindow: return PlainWindowBytes(shape, limits);
-    case kHalfFreshRows:
-    case kHalfRows: return ScratchLayout::Aligned(HalfRowRecordFloats(gpu, shape) * kFloat);
     case kDealtSplit:  // theirs is ring.h's
     case kDealtRows:
     case kHalfTiles: return 0;
@@ -145,9 +143,7 @@ int64_t AttentionScratchBytes(const GpuTraits& gpu, const AttentionShape& shape,
       take({shape.mode == AttentionMode::kPerToken ? AttentionRoute::kMixedPlain : AttentionRoute::kPlainWindow});
       return most;
   }
-  if (shape.precision == Precision::kFp16) {
-    take({AttentionRoute::kHalfRows});
-  } else if (shape.mode == AttentionMode::kExact) {
+  if (shape.mode == AttentionMode::kExact) {
     take({AttentionRoute::kExactRows});
   } else {
     take({AttentionRoute::kScRows});

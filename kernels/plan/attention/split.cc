@@ -10,9 +10,7 @@ namespace {
 
 constexpr int64_t kFloat = sizeof(float);
 
-bool IsExact(const AttentionShape& shape) {
-  return shape.mode == AttentionMode::kExact && shape.precision == Precision::kFp32;
-}
+bool IsExact(const AttentionShape& shape) { return shape.mode == AttentionMode::kExact; }
 
 // Blocks of every row and its heads where all rows are equally deep, and the most positions of a block: a shallower row
 // may have half as many more in each.

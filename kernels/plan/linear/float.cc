@@ -72,21 +72,11 @@ LinearPlan PlanFixedLinear(const LinearShape& shape, const LinearPass& pass) {
   return plan;
 }
 
-LinearPlan PlanHalfLinear(const GpuTraits& gpu, const LinearShape& shape, const LinearPass& pass) {
+LinearPlan PlanHalfLinear(const LinearShape& shape) {
   constexpr int64_t kHalf = 2;
-  const int64_t rows = shape.tokens;
   LinearPlan plan;
-  const int64_t shared_bytes = rows * HalfVectorCols(shape.in_features) * kHalf;
-  if (pass.aligned && rows <= kMaxHalfVectorRows && shape.in_features % kHalfVectorValues == 0 &&
-      shared_bytes + kHalfVectorStaticBytes <= gpu.max_shared_bytes) {
-    plan.route = LinearRoute::kHalfVector;
-    plan.tile_tokens = rows <= 2 ? static_cast<int>(rows) : kMaxHalfVectorRows;
-    plan.shared_bytes = shared_bytes;
-    plan.static_bytes = kHalfVectorStaticBytes;
-    return plan;
-  }
   plan.route = LinearRoute::kHalfGemm;
-  plan.quantize_bytes = rows * shape.in_features * kHalf;
+  plan.quantize_bytes = shape.tokens * shape.in_features * kHalf;
   return plan;
 }
 

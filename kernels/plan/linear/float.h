@@ -13,7 +13,7 @@ namespace stoch {
 LinearPlan PlanExactLinear(const GpuTraits& gpu, int value_bytes, const LinearShape& shape);
 LinearPlan PlanFixedLinear(const LinearShape& shape, const LinearPass& pass);
 // PlanLinear of 1..kMaxScTasks matrices.
-LinearPlan PlanHalfLinear(const GpuTraits& gpu, const LinearShape& shape, const LinearPass& pass);
+LinearPlan PlanHalfLinear(const LinearShape& shape);
 
 // Bytes of the workspace that fp32 linears of this many columns take for up to max_rows rows of x: x padded, and a copy in
 // the order in which the kernels of many rows read it.
@@ -32,12 +32,5 @@ inline constexpr int kFixedVectorRows = 8;  // rows of x of the kernel that read
 inline constexpr int kFixedTileTokens = 64;
 inline constexpr int kFixedBlockCols = 128;  // that columns are padded to
 inline constexpr int64_t kFixedTileBytes = int64_t{4} * kFixedBlockCols * kFixedDigits * kFixedTileTokens;  // 4 stages
-inline constexpr int kMaxHalfVectorRows = 4;
-inline constexpr int kHalfVectorValues = 8;              // halves of a 16-byte load
-inline constexpr int kHalfVectorCols = 2048;             // that x is padded to: 8 loads in flight of a warp
-inline constexpr int64_t kHalfVectorStaticBytes = 2048;  // at most
-constexpr int64_t HalfVectorCols(int64_t cols) {
-  return (cols + kHalfVectorCols - 1) / kHalfVectorCols * kHalfVectorCols;
-}
 
 }  // namespace stoch

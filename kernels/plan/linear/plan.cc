@@ -78,7 +78,7 @@ LinearPlan PlanLinear(const GpuTraits& gpu, const LinearOperand& weights, const 
     case LinearKind::kFixed: return PlanFixedLinear(shape, pass);
     case LinearKind::kHalf: break;
   }
-  return PlanHalfLinear(gpu, shape, pass);
+  return PlanHalfLinear(shape);
 }
 
 std::string LinearRouteText(const GpuTraits& gpu, const LinearSpec& spec, const LinearShape& shape) {

@@ -33,7 +33,6 @@ std::string_view LinearRouteName(LinearRoute route) {
     case kFixedScreen: return "fixed screen";
     case kFixedVector: return "fixed vector";
     case kFixedTiles: return "fixed tiles";
-    case kHalfVector: return "half vector";
     case kHalfGemm: return "half gemm";
     case kHalfExpert: return "half expert";
   }

@@ -43,9 +43,8 @@ enum class LinearRoute : uint8_t {
   kFixedVector,  // linear/fixed.cu: up to 8 rows
   kFixedTiles,   // linear/fixed_tile.cu: tiles of 64 rows
   // The fp16 baseline.
-  kHalfVector,  // linear/fp16_vector.cu: up to 4 rows
   kHalfGemm,    // cuBLAS
-  kHalfExpert,  // families/half_experts.cu
+  kHalfExpert,  // baseline/experts.cu
 };
 
 // As `stoch inspect` shows it.

@@ -123,8 +123,6 @@ TEST(AttentionPlan, ClustersNeedCodeThatHasThem) {
   const AttentionShape shape = Shape(32, 8, 128, Halved());
   EXPECT_EQ(PlanScRows(test::TraitsOf(100, 148, 227, 80), shape, 1, 5000).cluster, 1);
   EXPECT_EQ(PlanScRows(test::TraitsOf(100, 148, 227, 100), shape, 1, 5000).cluster, 8);
-  EXPECT_EQ(PlanHalfRows(test::TraitsOf(100, 148, 227, 80), shape, 1, 5000).cluster, 1);
-  EXPECT_EQ(PlanHalfRows(test::TraitsOf(90, 132, 227, 90), shape, 1, 5000).cluster, 2);
 }
 
 // Resident blocks pay from 257 positions on, several kernels from 6145.
@@ -182,34 +180,6 @@ TEST(AttentionPlan, ScratchOfSplitsIsPlanned) {
         if (!CutsContexts(Plan(gpu.traits, llama, pass).short_rows)) continue;
         EXPECT_GT(plan.parts, 0);
         EXPECT_GT(plan.rows_at_once, 0);
-      }
-    }
-  }
-}
-
-// The baseline is not slow by being cut badly: one sequence fills the GPU too.
-TEST(AttentionPlan, GangsOfTheHalfBaseline) {
-  AttentionShape half = Shape(32, 8, 128, {}, AttentionMode::kExact);
-  half.precision = Precision::kFp16;
-  struct Row {
-    int64_t rows, length;
-    int cluster, gangs;
-  };
-  for (const Row& row : {Row{1, 128, 1, 1}, Row{1, 512, 8, 1}, Row{1, 1024, 8, 2}, Row{1, 2048, 2, 16},
-                         Row{1, 131072, 2, 16}, Row{2, 32768, 2, 8}, Row{8, 8192, 2, 2}, Row{32, 32768, 1, 1}}) {
-    SCOPED_TRACE(std::to_string(row.rows) + " rows of " + std::to_string(row.length));
-    const HalfRowPlan plan = PlanHalfRows(test::H200(), half, row.rows, row.length);
-    EXPECT_EQ(plan.cluster, row.cluster);
-    EXPECT_EQ(plan.gangs, row.gangs);
-  }
-  for (const test::GpuModel& gpu : test::GpuModels()) {
-    for (const int kv_heads : {1, 2, 8, 32}) {
-      half.num_kv_heads = kv_heads;
-      for (int64_t rows = 1; rows <= 512; ++rows) {
-        const HalfRowPlan plan = PlanHalfRows(gpu.traits, half, rows, 131072);
-        if (plan.gangs == 1) continue;
-        ASSERT_LE(rows * plan.gangs * half.num_heads * (half.head_dim + 2), HalfRowRecordFloats(gpu.traits, half))
-            << gpu.name << " " << rows;
       }
     }
   }

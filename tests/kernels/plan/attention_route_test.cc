@@ -72,7 +72,7 @@ TEST(AttentionRoute, OfEveryGpu) {
     EXPECT_EQ(AttentionRoutes(gpu.traits, Llama(), 2048, true, 0), row.prompt);
     EXPECT_EQ(AttentionRoutes(gpu.traits, Llama(), 1, false, 2048), "dilated");
     EXPECT_EQ(AttentionRoutes(gpu.traits, Exact(Precision::kFp32), 1, false, 0), "exact-rows, exact-split beyond 6144");
-    EXPECT_EQ(AttentionRoutes(gpu.traits, Exact(Precision::kFp16), 1, false, 0), "half-rows fresh");
+    EXPECT_EQ(AttentionRoutes(gpu.traits, Exact(Precision::kFp16), 1, false, 0), "exact-rows, exact-split beyond 6144");
     EXPECT_EQ(AttentionRoutes(gpu.traits, Exact(Precision::kFp16), 2048, true, 0), "half-tiles");
     const AttentionShape per_row = Shape(32, 8, 128, Halved(), AttentionMode::kPerRow);
     EXPECT_EQ(AttentionRoutes(gpu.traits, per_row, 1, false, 0), "window-rows");
@@ -153,8 +153,7 @@ TEST(AttentionRoute, FewRowsAppendThemselves) {
   EXPECT_FALSE(appends(Llama(), AttentionPass::Rows(8, 257)));
   EXPECT_FALSE(appends(Shape(32, 8, 128, Halved(), AttentionMode::kPerRow), AttentionPass::Rows(8, 256)));
   EXPECT_FALSE(appends(Exact(Precision::kFp32), AttentionPass::Rows(1, 256)));
-  EXPECT_TRUE(appends(Exact(Precision::kFp16), AttentionPass::Rows(8, 256)));
-  EXPECT_FALSE(appends(Exact(Precision::kFp16), AttentionPass::Rows(9, 256)));
+  EXPECT_FALSE(appends(Exact(Precision::kFp16), AttentionPass::Rows(1, 256)));
   // Over a window of a ring, keys and values are there.
   EXPECT_FALSE(appends(Llama(), AttentionPass::Rows(1, 256, AttentionUse::kRing)));
 }
@@ -281,7 +280,8 @@ TEST(AttentionRoute, ScratchOfAnH200) {
   EXPECT_EQ(AttentionScratchBytes(gpu, per_head, {2048, 32, 8448}), 1896883200);
   EXPECT_EQ(AttentionScratchBytes(gpu, dealt, {2048, 1, 131072}), 1225269248);
   EXPECT_EQ(AttentionScratchBytes(gpu, Exact(Precision::kFp32), {8, 32, 131072}), 137626624);
-  EXPECT_EQ(AttentionScratchBytes(gpu, Exact(Precision::kFp16), {64, 32, 8192}), 549120);
+  EXPECT_EQ(AttentionScratchBytes(gpu, Exact(Precision::kFp16), {8, 32, 131072}),
+            AttentionScratchBytes(gpu, Exact(Precision::kFp32), {8, 32, 131072}));
   // Lengths of rows need their tables besides; those of a whole call a pass over scores in memory, 64 MiB of them.
   AttentionShape lengths = Shape(32, 8, 128, Halved());
   const int64_t uniform = AttentionScratchBytes(gpu, lengths, {8, 32, 8192});

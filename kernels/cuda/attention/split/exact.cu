@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The products of the split kernels in fp32, in the contract's order (kernels/math/reduce.h): half a warp is the lanes
+// The products of the split kernels in floats, over keys and values in fp32 or fp16, in the contract's order (kernels/math/reduce.h): half a warp is the lanes
 // of a dot product of q k; of p v a block owns one lane of positions, t mod kDotLanes, for all query heads of a KV head.
 #include "kernels/cuda/attention/split/work.cuh"
+#include "kernels/cuda/device/element.cuh"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/math/elementary.h"
 #include "kernels/math/reduce.h"
@@ -37,7 +38,7 @@ __device__ __forceinline__ void FinishPart(const SplitArgs& args, const SplitRow
   __syncthreads();
 }
 
-template <int kDims>  // of a lane
+template <int kDims, typename T>  // dimensions of a lane; type of keys
 __global__ void __launch_bounds__(kScoreThreads) SplitExactScoresKernel(const SplitArgs args) {
   __shared__ float of_warps[kScoreWarps][kMaxHeads];
   const AttentionArgs& a = args.attention;
@@ -73,12 +74,13 @@ __global__ void __launch_bounds__(kScoreThreads) SplitExactScoresKernel(const Sp
 #pragma unroll 2
     for (int t = begin + tid / kDotLanes; t < (end + kHalfWarps - 1) / kHalfWarps * kHalfWarps; t += kHalfWarps) {
       const int at = min(t, row.length - 1);
-      const float* k = kv.k + kv.Value(__ldg(pages + (at >> kv.page_shift)), heads.kv_head, at & (kv.page_tokens - 1));
+      const T* k =
+          kv.keys<T>() + kv.Value(__ldg(pages + (at >> kv.page_shift)), heads.kv_head, at & (kv.page_tokens - 1));
       float key[kDims];
 #pragma unroll
       for (int i = 0; i < kDims; ++i) {
         const int d = dot_lane + kDotLanes * i;
-        key[i] = d < kv.head_dim ? __ldcg(k + d) : 0.0f;
+        key[i] = d < kv.head_dim ? ToFloat(__ldcg(k + d)) : 0.0f;
       }
 #pragma unroll
       for (int h = 0; h < kMaxHeads; ++h) {
@@ -101,6 +103,7 @@ __global__ void __launch_bounds__(kScoreThreads) SplitExactScoresKernel(const Sp
 }
 
 // Item: a lane of a row and the heads of a block.
+template <typename T>
 __global__ void __launch_bounds__(kValueThreads) SplitExactValuesKernel(const SplitArgs args) {
   __shared__ float p[kMaxHeads][kPositions];
   __shared__ int is_last;
@@ -137,7 +140,7 @@ __global__ void __launch_bounds__(kValueThreads) SplitExactValuesKernel(const Sp
         for (int i = 0; i < count; ++i) {
           const int t = base + i * kDotLanes;
           const int64_t at = kv.Value(__ldg(pages + (t >> kv.page_shift)), heads.kv_head, t & (kv.page_tokens - 1));
-          const float v = dim < kv.head_dim ? __ldcg(kv.v + at + dim) : 0.0f;
+          const float v = dim < kv.head_dim ? ToFloat(__ldcg(kv.values<T>() + at + dim)) : 0.0f;
           if (t < row.first) continue;
 #pragma unroll
           for (int h = 0; h < kMaxHeads; ++h) acc[h] = Fma(p[h][i], v, acc[h]);
@@ -169,8 +172,9 @@ __global__ void __launch_bounds__(kValueThreads) SplitExactValuesKernel(const Sp
 
 template <int kDims>
 void LaunchScores(DeviceContext& ctx, const SplitArgs& args) {
-  LaunchOverlapped(ctx, &SplitExactScoresKernel<kDims>, dim3(static_cast<unsigned>(args.score_blocks)),
-                   dim3(kScoreThreads), 0, args);
+  const auto kernel = args.attention.kv.k_half == nullptr ? &SplitExactScoresKernel<kDims, float>
+                                                          : &SplitExactScoresKernel<kDims, __half>;
+  LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(args.score_blocks)), dim3(kScoreThreads), 0, args);
 }
 
 }  // namespace
@@ -183,8 +187,9 @@ void LaunchSplitExactScores(DeviceContext& ctx, const SplitArgs& args) {
 }
 
 void LaunchSplitExactValues(DeviceContext& ctx, const SplitArgs& args) {
-  LaunchOverlapped(ctx, &SplitExactValuesKernel, dim3(static_cast<unsigned>(args.value_blocks)), dim3(kValueThreads), 0,
-                   args);
+  const auto kernel =
+      args.attention.kv.k_half == nullptr ? &SplitExactValuesKernel<float> : &SplitExactValuesKernel<__half>;
+  LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(args.value_blocks)), dim3(kValueThreads), 0, args);
 }
 
 }  // namespace stoch::cuda

@@ -321,6 +321,17 @@ __device__ __forceinline__ void RunKernel(const TileArgs& args, uint8_t* memory,
   }
 }
 
+// Form: its Shape, Fill(args, memory), which makes its tables at the beginning of the block's shared memory and returns
+// their end, and MakeBody(args, memory), the loop body over them.
+template <typename Form>
+__global__ void __launch_bounds__(Form::Shape::kThreads, 1) TilesKernel(const __grid_constant__ TileArgs args) {
+  extern __shared__ __align__(256) uint8_t memory[];  // tables, then the ring
+  StartNext();
+  uint8_t* const ring = Form::Fill(args, memory);
+  auto body = Form::MakeBody(args, memory);
+  RunKernel<typename Form::Shape>(args, memory, ring, body);
+}
+
 using Kernel = void (*)(TileArgs);
 // The kernel of int8_tiles.cu, which holds no binary product. Requires: split where tile_tokens is kTileTokensNarrow.
 Kernel Int8Kernel(int tile_tokens, bool split);

@@ -7,19 +7,22 @@ namespace stoch::cuda::tiles {
 namespace {
 
 template <typename S>
-__global__ void __launch_bounds__(S::kThreads, 1) Int8TilesKernel(const __grid_constant__ TileArgs args) {
-  extern __shared__ __align__(256) uint8_t memory[];  // where counters change places, then the ring
-  StartNext();
-  Int8FormBody<S> body{SharedAddress(memory) + threadIdx.x / kWarp * kTileFlipBytes};
-  RunKernel<S>(args, memory, memory + S::kWarps * kTileFlipBytes, body);
-}
+struct Int8Form {
+  using Shape = S;
+  // Where counters change places.
+  __device__ static uint8_t* Fill(const TileArgs&, uint8_t* memory) { return memory + S::kWarps * kTileFlipBytes; }
+  __device__ static auto MakeBody(const TileArgs&, uint8_t* memory) {
+    return Int8FormBody<S>{SharedAddress(memory) + threadIdx.x / kWarp * kTileFlipBytes};
+  }
+};
 
 }  // namespace
 
 Kernel Int8Kernel(int tile_tokens, bool split) {
-  if (tile_tokens == kTileTokensNarrow) return Int8TilesKernel<Shape<kTileTokensNarrow, 16, kTileInt8Stages, true>>;
-  return split ? Int8TilesKernel<Shape<kTileTokensWide, 8, kTileInt8Stages, true>>
-               : Int8TilesKernel<Shape<kTileTokensWide, 8, kTileInt8Stages, false>>;
+  if (tile_tokens == kTileTokensNarrow)
+    return TilesKernel<Int8Form<Shape<kTileTokensNarrow, 16, kTileInt8Stages, true>>>;
+  return split ? TilesKernel<Int8Form<Shape<kTileTokensWide, 8, kTileInt8Stages, true>>>
+               : TilesKernel<Int8Form<Shape<kTileTokensWide, 8, kTileInt8Stages, false>>>;
 }
 
 }  // namespace stoch::cuda::tiles

@@ -13,28 +13,42 @@ namespace {
 
 using tiles::Kernel;
 using tiles::TileArgs;
+using tiles::TilesKernel;
 
-template <typename S, int kWords, int kHalves, bool kTable>
-__global__ void __launch_bounds__(S::kThreads, 1) StreamTilesKernel(const __grid_constant__ TileArgs args) {
-  extern __shared__ __align__(256) uint8_t memory[];  // the table of ranks, then the ring
-  uint8_t* ring = memory;
-  StartNext();
-  if constexpr (kTable) {
-    FillRankTable<kWords, kHalves>(args.ranks, args.masks, args.levels, memory);
-    ring += kHalves * max(args.masks, 16) * 128;
+// Streams as they lie in memory.
+template <typename S>
+struct DirectForm {
+  using Shape = S;
+  __device__ static uint8_t* Fill(const TileArgs&, uint8_t* memory) { return memory; }
+  __device__ static auto MakeBody(const TileArgs& args, uint8_t* memory) {
+    return tiles::StreamBody<S, 4, 1, false>{args, SharedAddress(memory)};
   }
-  tiles::StreamBody<S, kWords, kHalves, kTable> body{args, SharedAddress(memory)};
-  tiles::RunKernel<S>(args, memory, ring, body);
-}
+};
+
+// Streams by a table of ranks.
+template <typename S, int kWords, int kHalves>
+struct RankForm {
+  using Shape = S;
+  __device__ static uint8_t* Fill(const TileArgs& args, uint8_t* memory) {
+    FillRankTable<kWords, kHalves>(args.ranks, args.masks, args.levels, memory);
+    return memory + kHalves * max(args.masks, 16) * 128;
+  }
+  __device__ static auto MakeBody(const TileArgs& args, uint8_t* memory) {
+    return tiles::StreamBody<S, kWords, kHalves, true>{args, SharedAddress(memory)};
+  }
+};
 
 template <typename S>
-__global__ void __launch_bounds__(S::kThreads, 1) ClosedFormTilesKernel(const __grid_constant__ TileArgs args) {
-  extern __shared__ __align__(256) uint8_t memory[];  // the table of words, then the ring
-  StartNext();
-  tiles::FillWordTable(reinterpret_cast<uint32_t*>(memory));
-  tiles::ClosedFormBody<S> body{SharedAddress(memory) + threadIdx.x % tiles::kWordCopies * 4};
-  tiles::RunKernel<S>(args, memory, memory + tiles::kWordTableBytes, body);
-}
+struct ClosedForm {
+  using Shape = S;
+  __device__ static uint8_t* Fill(const TileArgs&, uint8_t* memory) {
+    tiles::FillWordTable(reinterpret_cast<uint32_t*>(memory));
+    return memory + tiles::kWordTableBytes;
+  }
+  __device__ static auto MakeBody(const TileArgs&, uint8_t* memory) {
+    return tiles::ClosedFormBody<S>{SharedAddress(memory) + threadIdx.x % tiles::kWordCopies * 4};
+  }
+};
 
 template <int kTokens, bool kPartials>
 Kernel Choose(TileForm form, int words, int halves, bool table) {
@@ -42,15 +56,15 @@ Kernel Choose(TileForm form, int words, int halves, bool table) {
   using Direct = tiles::Shape<kTokens, kWarps, kTileStages, kPartials>;
   using Looked = tiles::Shape<kTokens, kWarps, kTileTableStages, kPartials>;
   using Formed = tiles::Shape<kTokens, kWarps, kTileFormStages, kPartials>;
-  if (form == TileForm::kClosed) return ClosedFormTilesKernel<Formed>;
+  if (form == TileForm::kClosed) return TilesKernel<ClosedForm<Formed>>;
   if (form == TileForm::kInt8) return tiles::Int8Kernel(kTokens, kPartials);
-  if (!table) return StreamTilesKernel<Direct, 4, 1, false>;
-  if (halves == 2) return words == 3 ? StreamTilesKernel<Looked, 3, 2, true> : StreamTilesKernel<Looked, 4, 2, true>;
+  if (!table) return TilesKernel<DirectForm<Direct>>;
+  if (halves == 2) return words == 3 ? TilesKernel<RankForm<Looked, 3, 2>> : TilesKernel<RankForm<Looked, 4, 2>>;
   switch (words) {
-    case 1: return StreamTilesKernel<Looked, 1, 1, true>;
-    case 2: return StreamTilesKernel<Looked, 2, 1, true>;
-    case 3: return StreamTilesKernel<Looked, 3, 1, true>;
-    default: return StreamTilesKernel<Looked, 4, 1, true>;
+    case 1: return TilesKernel<RankForm<Looked, 1, 1>>;
+    case 2: return TilesKernel<RankForm<Looked, 2, 1>>;
+    case 3: return TilesKernel<RankForm<Looked, 3, 1>>;
+    default: return TilesKernel<RankForm<Looked, 4, 1>>;
   }
 }
 

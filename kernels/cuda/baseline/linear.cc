@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/linear/fp16.h"
-
-#include <algorithm>
+#include "kernels/cuda/baseline/linear.h"
 
 #include "kernels/cuda/base/cuda_check.h"
 
@@ -20,18 +18,12 @@ void LaunchGemm(DeviceContext& ctx, const uint16_t* x, int64_t rows, const HalfW
 
 }  // namespace
 
-void LaunchFp16Linear(DeviceContext& ctx, const LinearPlan& plan, const RowSource& source, int64_t rows, int64_t cols,
-                      const SiteReporter& reporter, const Fp16Task* tasks, int count) {
-  if (plan.route == LinearRoute::kHalfVector) {
-    for (int first = 0; first < count; first += kMaxFp16Tasks) {
-      LaunchFp16Vector(ctx, plan, source, rows, cols, reporter, tasks + first, std::min(kMaxFp16Tasks, count - first));
-    }
-    return;
-  }
+void LaunchHalfLinear(DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols,
+                      const SiteReporter& reporter, std::span<const HalfTask> tasks) {
   Scratch scratch(ctx.workspace);
-  uint16_t* x = scratch.Take<uint16_t>(rows * cols);
+  auto* const x = scratch.Take<uint16_t>(rows * cols);
   LaunchPrologueHalf(ctx, source, rows, cols, x, cols, reporter);
-  for (int i = 0; i < count; ++i) LaunchGemm(ctx, x, rows, tasks[i].weight, tasks[i].out);
+  for (const HalfTask& task : tasks) LaunchGemm(ctx, x, rows, task.weight, task.out);
 }
 
 }  // namespace stoch::cuda

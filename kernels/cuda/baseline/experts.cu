@@ -2,9 +2,9 @@
 #include <algorithm>
 
 #include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/baseline/experts.h"
 #include "kernels/cuda/device/element.cuh"
 #include "kernels/cuda/device/reduce.cuh"
-#include "kernels/cuda/families/half_experts.h"
 #include "kernels/cuda/runtime/launch.h"
 
 namespace stoch::cuda {
@@ -25,6 +25,7 @@ struct SlotArgs {
   int cols = 0;
   int padded_cols = 0;  // whole rings, zeros behind cols
   int rows = 0;
+  bool is_aligned = true;  // rows of weights begin at multiples of 16 bytes
   SiteReporter reporter;
 };
 
@@ -78,9 +79,16 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) HalfExpertKernel(const
   uint4 ring[kRing];
   const auto load = [&](int t, int row, int first) {
     const int col = first + t * kStepCols + lane * kVector;
-    const bool there = row < total && col < args.cols;
-    ring[t] = there ? LoadStreaming(weights[row / args.rows] + static_cast<int64_t>(row % args.rows) * args.cols + col)
-                    : make_uint4(0, 0, 0, 0);
+    ring[t] = make_uint4(0, 0, 0, 0);
+    if (row >= total || col >= args.cols) return;
+    const uint16_t* from = weights[row / args.rows] + static_cast<int64_t>(row % args.rows) * args.cols + col;
+    if (args.is_aligned) {
+      ring[t] = LoadStreaming(from);
+      return;
+    }
+    __align__(16) uint16_t halves[kVector] = {};
+    for (int i = 0; i < min(kVector, args.cols - col); ++i) halves[i] = from[i];
+    ring[t] = *reinterpret_cast<const uint4*>(halves);
   };
   int row = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
   int first = 0;
@@ -121,24 +129,6 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) HalfExpertKernel(const
   }
 }
 
-// Rows that do not start at multiples of 16 bytes: a warp an output feature, an element a lane.
-__global__ void __launch_bounds__(kThreads)
-    HalfExpertAnyKernel(const float* x, const __grid_constant__ SlotArgs args, int task) {
-  const int64_t slot = args.first_slot + blockIdx.y;
-  const HalfExpertTask& to = args.call.tasks[task];
-  const HalfWeightView w = to.views[args.call.chosen[slot]];
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int64_t m = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
-  if (m >= w.rows) return;
-  const float* row = x + slot / args.call.row_slots * w.cols;
-  const auto* weights = reinterpret_cast<const __half*>(w.data) + m * w.cols;
-  float sum = 0.0f;
-  for (int64_t d = lane; d < w.cols; d += kWarp) sum = Fma(row[d], __half2float(weights[d]), sum);
-#pragma unroll
-  for (int s = kWarp / 2; s > 0; s /= 2) sum = sum + __shfl_down_sync(kAllLanes, sum, s);
-  if (lane == 0) to.out[slot * to.out_stride + m] = sum;
-}
-
 }  // namespace
 
 void LaunchHalfExperts(DeviceContext& ctx, const HalfExpertCall& call, const SiteReporter& reporter) {
@@ -149,31 +139,15 @@ void LaunchHalfExperts(DeviceContext& ctx, const HalfExpertCall& call, const Sit
   args.rows = static_cast<int>(call.rows);
   args.reporter = reporter;
   const size_t shared = static_cast<size_t>(args.padded_cols) * sizeof(__half);
-  const bool vectors =
-      call.cols % kVector == 0 && static_cast<int64_t>(shared) * kBlocksPerSm <= ctx.traits.max_shared_bytes;
-  Scratch scratch(ctx.workspace);
-  float* x = nullptr;
-  if (!vectors) {
-    const int64_t x_rows = call.slots / call.row_slots;
-    x = scratch.Take<float>(x_rows * call.cols);
-    LaunchPrologue(ctx, call.source, x_rows, call.cols, x, call.cols, reporter);
-  }
+  args.is_aligned = call.cols % kVector == 0;
   const auto kernel = DispatchPrologue(call.source.prologue, [](auto p) { return HalfExpertKernel<p>; });
+  AllowShared(ctx, kernel, shared);
   for (int64_t first = 0; first < call.slots; first += kMaxGridY) {
     args.first_slot = first;
     const int64_t slots = std::min(kMaxGridY, call.slots - first);
-    if (!vectors) {
-      const dim3 grid(static_cast<unsigned>((call.rows + kWarps - 1) / kWarps), static_cast<unsigned>(slots));
-      for (int i = 0; i < call.count; ++i) {
-        HalfExpertAnyKernel<<<grid, kThreads, 0, ctx.stream>>>(x, args, i);
-        STOCH_CUDA_LAUNCH("HalfExpertAnyKernel");
-      }
-      continue;
-    }
     // As many blocks as are resident together, and no more than have rows.
     const int64_t most = (call.count * call.rows + kWarps - 1) / kWarps;
     const int64_t blocks = std::clamp<int64_t>(kBlocksPerSm * ctx.traits.sm_count / slots, 1, most);
-    AllowShared(ctx, kernel, shared);
     LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(slots)), dim3(kThreads),
                      shared, args);
   }
