@@ -53,10 +53,19 @@ bool CanBatch(const GpuTraits& gpu, const MixedTraits& weight) {
 LinearRoute LookupRoute(const GpuTraits& gpu, const MixedTraits& weight, int64_t rows) {
   if (rows < 2 || rows > kTableRows || weight.slots > kMaxLookupLengths) return LinearRoute::kMixedDecode;
   const int64_t any = 1;
-  const LinearRoute route = PlanScLinear(gpu, weight.longest, {rows, weight.dims.dims, {&any, 1}}).route;
-  if (route == LinearRoute::kScFew && weight.has_quarters) return LinearRoute::kMixedFew;
-  if (route == LinearRoute::kScTable && weight.has_residuals) return LinearRoute::kMixedTable;
+  const LinearPlan plan = PlanScLinear(gpu, weight.longest, {rows, weight.dims.dims, {&any, 1}});
+  if (rows > plan.tile_tokens) return LinearRoute::kMixedDecode;  // several launches
+  if (plan.route == LinearRoute::kScFew && weight.has_quarters) return LinearRoute::kMixedFew;
+  if (plan.route == LinearRoute::kScTable && weight.has_residuals) return LinearRoute::kMixedTable;
   return LinearRoute::kMixedDecode;
+}
+
+// Rows of the largest launch of those two on this GPU.
+int64_t MostLookupRows(const GpuTraits& gpu, const MixedTraits& weight) {
+  for (int64_t rows = kTableRows; rows > kMaxBatchFewTokens; rows /= 2) {
+    if (LookupRoute(gpu, weight, rows) != LinearRoute::kMixedDecode) return rows;
+  }
+  return kMaxBatchFewTokens;
 }
 
 // The plan of the longest length, by another route.
@@ -95,7 +104,7 @@ LinearPlan PlanMixedStep(const GpuTraits& gpu, std::span<const MixedTraits> weig
     const int64_t rows = EvenPass(left, kMaxMixedBatchTokens);
     return LikeLongest(gpu, first, {rows, shape.in_features, shape.out_features}, LinearRoute::kMixedBatch);
   }
-  const int64_t rows = EvenPass(left, kTableRows);
+  const int64_t rows = EvenPass(left, MostLookupRows(gpu, first));
   const LinearRoute lookup = LookupRoute(gpu, first, rows);
   if (lookup != LinearRoute::kMixedDecode &&
       all([&](const MixedTraits& weight) { return LookupRoute(gpu, weight, rows) == lookup; })) {

@@ -96,13 +96,17 @@ struct TableVariant {
   int pairs;  // of tiles ahead
   int parts;  // of a chunk
   int64_t static_bytes;
-  int64_t shared_bytes() const { return kBatchTableBytes + pairs * kBatchPairBytes; }
+  int64_t table_bytes = kBatchTableBytes;
+  int64_t shared_bytes() const { return table_bytes + pairs * kBatchPairBytes; }
 };
 // Codes come as far ahead as shared memory allows: 4 pairs are faster for 4 tokens (0.4 % of a step), an A100 has room
-// for 2.
+// for 2. With 99 KB a chunk goes in two parts, over tables of half the size.
 constexpr TableVariant kFewFarAhead = {LinearRoute::kScFew, kMaxBatchFewTokens, 4, 1, kFewStaticBytes};
 constexpr TableVariant kFewNearAhead = {LinearRoute::kScFew, kMaxBatchFewTokens, 2, 1, kFewStaticBytes};
+constexpr TableVariant kFewSmall = {LinearRoute::kScFew, kMaxBatchFewTokens,   2, 2,
+                                    kFewStaticBytes,     kBatchSmallTableBytes};
 constexpr TableVariant kEight = {LinearRoute::kScTable, 8, 4, 1, kEightStaticBytes};
+constexpr TableVariant kEightSmall = {LinearRoute::kScTable, 8, 2, 2, kEightSmallStaticBytes, kBatchSmallTableBytes};
 constexpr TableVariant kSixteen = {LinearRoute::kScTable, kMaxBatchTableTokens, 2, 2, kSixteenStaticBytes};
 
 bool CanLookUp(const GpuTraits& gpu, const ScTraits& sc, const ScDims& dims, const TableVariant& variant) {
@@ -355,14 +359,19 @@ LinearPlan PlanScLinear(const GpuTraits& gpu, const ScTraits& sc, const LinearSh
     chosen.quantize_bytes = QuantizeBytes(sc, shape, dims, chosen.quantizer);
     return chosen;
   };
-  if (tokens >= kFirstFewTokens && tokens <= kMaxBatchFewTokens && sc.has_quarters && sc.max_count <= 128) {
-    for (const TableVariant& variant : {kFewFarAhead, kFewNearAhead}) {
+  // Several launches of few tokens where tables of residuals would want emulated binary products.
+  const bool repeats = !gpu.has_binary_mma && sc.scope_rows == 1;
+  if (tokens >= kFirstFewTokens && tokens <= (repeats ? kMaxBatchTableTokens : kMaxBatchFewTokens) && sc.has_quarters &&
+      sc.max_count <= 128) {
+    for (const TableVariant& variant : {kFewFarAhead, kFewNearAhead, kFewSmall}) {
       if (CanLookUp(gpu, sc, dims, variant)) return with_quantizer(PlanTable(gpu, sc, shape, dims, variant));
     }
   }
-  if (tokens >= kFirstTableTokens && tokens <= kMaxBatchTableTokens && sc.has_residuals) {
-    const TableVariant& variant = tokens <= kEight.tokens ? kEight : kSixteen;
-    if (CanLookUp(gpu, sc, dims, variant)) return with_quantizer(PlanTable(gpu, sc, shape, dims, variant));
+  if (gpu.has_binary_mma && sc.has_residuals && tokens >= kFirstTableTokens) {
+    for (const TableVariant& variant : {kEight, kEightSmall, kSixteen}) {
+      if (tokens <= variant.tokens && CanLookUp(gpu, sc, dims, variant))
+        return with_quantizer(PlanTable(gpu, sc, shape, dims, variant));
+    }
   }
   if (tokens >= kFirstTableTokens && PlanBatchWgmma(gpu, sc, shape, dims, &plan)) return with_quantizer(plan);
   if (CanDecode(sc, dims, tokens)) {

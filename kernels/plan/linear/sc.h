@@ -66,9 +66,11 @@ inline constexpr int64_t kDecodeFusedBytes = 256 * 4 + 256;
 inline constexpr int64_t kDecodeMixedStaticBytes = 5120;  // at most: tables and rules of 4 matrices
 // kScFew, kScTable: the table; a ring of pairs of tiles; the largest static part of the kernels for 4, 8 and 16 tokens.
 inline constexpr int64_t kBatchTableBytes = 128 * 1024;
+inline constexpr int64_t kBatchSmallTableBytes = 64 * 1024;      // of 8 tokens with a chunk in two parts
 inline constexpr int64_t kBatchPairBytes = 16 * 2 * kTileBytes;  // of 16 warps
 inline constexpr int64_t kFewStaticBytes = 544 + 1024;
 inline constexpr int64_t kEightStaticBytes = 4256 + 1024;
+inline constexpr int64_t kEightSmallStaticBytes = 2720 + 352;
 inline constexpr int64_t kSixteenStaticBytes = 5312 + 1024;
 // kScTiles, kScTilesSplit: tokens of a tile, the ring, and where the sums of split tiles are added. All fit 99 KB.
 inline constexpr int kTileTokensNarrow = 32;

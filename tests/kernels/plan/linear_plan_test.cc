@@ -67,8 +67,11 @@ std::string WhatIsWrong(const GpuTraits& gpu, const ScTraits& sc, const LinearPl
   if (waits && (plan.blocks < 1 || plan.blocks > gpu.sm_count)) return "blocks that are not resident";
   switch (plan.route) {
     case LinearRoute::kScDecode: return tokens > 2 * plan.tile_tokens || tokens > 8 || !sc.has_bytes ? "decode" : "";
-    case LinearRoute::kScFew: return tokens > plan.tile_tokens || !sc.has_quarters ? "few" : "";
-    case LinearRoute::kScTable: return tokens > plan.tile_tokens || !sc.has_residuals ? "table" : "";
+    case LinearRoute::kScFew:
+      if (tokens > plan.tile_tokens && (gpu.has_binary_mma || plan.quantizer != ScQuantizer::kKernel)) return "few";
+      return !sc.has_quarters ? "few" : "";
+    case LinearRoute::kScTable:
+      return tokens > plan.tile_tokens || !sc.has_residuals || !gpu.has_binary_mma ? "table" : "";
     case LinearRoute::kScBatch:
       return !gpu.has_wgmma || plan.stages < 2 || tokens > 256 || plan.shares.owners > plan.blocks ? "batch wgmma" : "";
     case LinearRoute::kScPrompt: return !gpu.has_wgmma || plan.stages < 2 || !sc.has_streams ? "prefill wgmma" : "";
@@ -213,7 +216,7 @@ TEST(ScLinearPlan, AnH200RunsFullLength) {
                 {2048, LinearRoute::kScPrompt, 192, 4, 0, 0, 0, 230656}});
 }
 
-TEST(ScLinearPlan, SmallSharedMemoryHasExactFallbacks) {
+TEST(ScLinearPlan, SmallSharedMemoryTakesSmallTables) {
   const ScTraits sc = TraitsFor("halve=1,chunk_d=128");
   const GpuTraits rtx = test::TraitsOf(89, 128, 99, 89);
   const Shape shape{4096, {4096}};
@@ -221,10 +224,12 @@ TEST(ScLinearPlan, SmallSharedMemoryHasExactFallbacks) {
     return PlanScLinear(rtx, sc, {tokens, shape.in_features, shape.out_features});
   };
   EXPECT_EQ(plan(1).route, LinearRoute::kScDecode);
-  EXPECT_EQ(plan(4).route, LinearRoute::kScDecode);
-  EXPECT_EQ(plan(4).tile_tokens, 4);
-  EXPECT_EQ(plan(8).route, LinearRoute::kScDecode);  // in two launches: the stages of 8 tokens do not fit
-  EXPECT_EQ(plan(8).tile_tokens, 4);
+  for (const int64_t tokens : {2, 4}) EXPECT_EQ(plan(tokens).route, LinearRoute::kScFew);
+  for (const int64_t tokens : {5, 8}) {
+    EXPECT_EQ(plan(tokens).route, LinearRoute::kScTable);
+    EXPECT_EQ(plan(tokens).tile_tokens, 8);
+    EXPECT_EQ(plan(tokens).shared_bytes, 96 << 10);
+  }
   EXPECT_EQ(plan(9).route, LinearRoute::kScTilesSplit);
   EXPECT_EQ(plan(9).tile_tokens, 32);
   EXPECT_EQ(plan(33).tile_tokens, 64);
@@ -250,6 +255,12 @@ TEST(ScLinearPlan, TilesWithoutBinaryMmaAreInt8Alone) {
     EXPECT_EQ(plan.tile_form, TileForm::kInt8) << tokens;
     EXPECT_EQ(plan.stages, kTileInt8Stages) << tokens;
     EXPECT_LE(plan.shared_bytes, 99 << 10) << tokens;
+  }
+  // Tables of few tokens are int8 products too, with one table for every four.
+  for (const int64_t tokens : {2, 5, 16}) {
+    const LinearPlan plan = PlanScLinear(rtx, sc, {tokens, shape.in_features, shape.out_features});
+    EXPECT_EQ(plan.route, LinearRoute::kScFew) << tokens;
+    EXPECT_EQ(plan.tile_tokens, 4) << tokens;
   }
   // People see it.
   LinearSpec spec;

@@ -14,6 +14,9 @@
 //
 // Bound by shared memory: one 4-byte load per 32 look-ups, a clock of an SM.
 // Alternatives that lost: docs/tuning/batch.md#2-to-16-tokens.
+#include <algorithm>
+#include <array>
+
 #include "kernels/cuda/sc/table/kernel.cuh"
 #include "kernels/cuda/sc/table/lookup.cuh"
 
@@ -26,18 +29,20 @@ __device__ __forceinline__ uint32_t Bytes(const uint32_t (&values)[4]) {
   return __byte_perm(__byte_perm(values[0], values[1], 0x0040), __byte_perm(values[2], values[3], 0x0040), 0x5410);
 }
 
-template <int kRingPairs_, bool kMixed_ = false>
+// kParts_: of a chunk, one after another.
+template <int kRingPairs_, bool kMixed_ = false, int kParts_ = 1>
 class FourTokens {
  public:
   static constexpr bool kMixed = kMixed_;
   static constexpr int kTokens = kMaxBatchFewTokens;
   static constexpr int kTiles = 1;
-  static constexpr int kParts = 1;
+  static constexpr int kParts = kParts_;
+  static constexpr int kPartDims = kChunkDims / kParts;
   static constexpr bool kFourTokens = true;
   static constexpr int kAtOnce = 1;
   static constexpr int kRingPairs = kRingPairs_;
   static constexpr int kMaxCount = 128;
-  using Layout = TableLayout<kTokens, kChunkDims>;
+  using Layout = TableLayout<kTokens, kPartDims>;
   static constexpr int kTableBytes = Layout::kBytes;
   using Sums = int32_t[kGroups][4];
 
@@ -55,12 +60,15 @@ class FourTokens {
       : shared_(shared), table_(table), places_(table) {}
 
   // A thread makes a quarter of the levels of one dimension, of either sign, a warp the slots of a code at a time.
-  __device__ __forceinline__ void Build(const ArgsOf<kMixed>& args, int /*part*/) const {
-    static_assert(kThreads == Layout::kPlanes * kCountQuarters * Layout::kSlots);
+  __device__ __forceinline__ void Build(const ArgsOf<kMixed>& args, int part) {
+    constexpr int kBuilders = Layout::kPlanes * kCountQuarters * Layout::kSlots;
+    static_assert(kBuilders * kParts == kThreads);
+    part_ = part;
+    if (kParts > 1 && threadIdx.x >= kBuilders) return;  // whole warps
     const int slot = static_cast<int>(threadIdx.x) % Layout::kSlots;
     const int quarter = static_cast<int>(threadIdx.x) / Layout::kSlots % kCountQuarters;
     const int plane = static_cast<int>(threadIdx.x) / (Layout::kSlots * kCountQuarters);
-    const int dim = Layout::Dim(plane, slot);
+    const int dim = part * kPartDims + Layout::Dim(plane, slot);
     const auto row_of = [&](int n) {
       if constexpr (kMixed) {
         const LookupTable& table = args.lengths.tables[shared_.slots[n]];
@@ -103,8 +111,8 @@ class FourTokens {
     const int t = static_cast<int>(threadIdx.x) % 4;
     int negative = 0;
 #pragma unroll
-    for (int k = 0; k < kChunkDims / kTileDims; ++k) {
-      const uint32_t codes = shared_.codes[token][k / 2 * 8 + 2 * t + k % 2];
+    for (int k = 0; k < kPartDims / kTileDims; ++k) {
+      const uint32_t codes = shared_.codes[token][part_ * (kPartDims / 4) + k / 2 * 8 + 2 * t + k % 2];
       negative += __popc(codes & 0x80808080u);
       signs_[k / 2][k % 2] = ByteSigns(codes) | 0x01010101u;
     }
@@ -112,7 +120,7 @@ class FourTokens {
     negative += __shfl_xor_sync(kAllLanes, negative, 2);
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      start_[j] = kChunkDims - __shfl_sync(kAllLanes, negative, (2 * t + j) % kTokens * 4);
+      start_[j] = kPartDims - __shfl_sync(kAllLanes, negative, (2 * t + j) % kTokens * 4);
     }
   }
 
@@ -126,12 +134,13 @@ class FourTokens {
 
   template <int kQ>
   __device__ __forceinline__ void AddPair(const Codes& codes, Sums& sums) const {
-    places_.LookUpPair(codes, kQ * Layout::kPlaneBytes,
+    constexpr int kPair = kQ % (kUnitPairs / kParts);
+    places_.LookUpPair(codes, kPair * Layout::kPlaneBytes,
                        [&](int g, const uint32_t(&a)[4]) { MultiplyAdd(sums[g], a, select_); });
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       const uint32_t a[4] = {codes[2 * g][0], codes[2 * g + 1][0], codes[2 * g][1], codes[2 * g + 1][1]};
-      MultiplyAdd(sums[g], a, signs_[kQ]);
+      MultiplyAdd(sums[g], a, signs_[kPair]);
     }
   }
 
@@ -149,15 +158,18 @@ class FourTokens {
   uint8_t* table_;
   LookupPlaces<Layout> places_;
   uint32_t select_[2];
-  uint32_t signs_[kChunkDims / kTileDims / 2][2];  // B of the correcting mma: s_x
-  int32_t start_[2];                               // [s_x > 0] of tokens 2 * (lane % 2) and the next, summed
+  uint32_t signs_[kPartDims / kTileDims / 2][2];  // B of the correcting mma: s_x
+  int part_ = 0;                                  // whose table is built
+  int32_t start_[2];                              // [s_x > 0] of tokens 2 * (lane % 2) and the next, summed
 };
 
 // PlanScLinear says which.
 using FarAhead = FourTokens<4>;
 using NearAhead = FourTokens<2>;
+using Small = FourTokens<2, false, 2>;  // for 99 KB of shared memory
 using MixedFarAhead = FourTokens<4, true>;
 using MixedNearAhead = FourTokens<2, true>;
+using MixedSmall = FourTokens<2, true, 2>;
 static_assert(sizeof(FarAhead::Shared) + 1024 <= kFewStaticBytes && FarAhead::kTokens == kMaxBatchFewTokens);
 
 }  // namespace
@@ -165,18 +177,34 @@ static_assert(sizeof(FarAhead::Shared) + 1024 <= kFewStaticBytes && FarAhead::kT
 
 void LaunchScBatchFew(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
                       const RowSource& source, const SiteReporter& reporter, const ScLinearTask* tasks, int count) {
-  const auto launch = plan.stages == batch_table::FarAhead::kRingPairs
-                          ? batch_table::LaunchTable<batch_table::FarAhead>
-                          : batch_table::LaunchTable<batch_table::NearAhead>;
-  launch(ctx, plan, tables, a, source, reporter, tasks, count);
+  using namespace batch_table;  // NOLINT(google-build-using-namespace): of this file
+  const auto launch = plan.shared_bytes == kSharedBytes<FarAhead>    ? LaunchTable<FarAhead>
+                      : plan.shared_bytes == kSharedBytes<NearAhead> ? LaunchTable<NearAhead>
+                                                                     : LaunchTable<Small>;
+  const int64_t tokens = a.tokens;
+  STOCH_CHECK(tokens <= kMaxBatchFewTokens || a.codes == nullptr);  // whose scales lie by chunk
+  std::array<ScLinearTask, kMaxScTasks> some;
+  for (int64_t first = 0; first < tokens; first += kMaxBatchFewTokens) {
+    ScActivationView rows = a;
+    rows.tokens = std::min<int64_t>(kMaxBatchFewTokens, tokens - first);
+    RowSource of_rows = source;
+    of_rows.x += first * source.x_stride;
+    if (source.x2 != nullptr) of_rows.x2 += first * source.x2_stride;
+    for (int i = 0; i < count; ++i) {
+      some[static_cast<size_t>(i)] = tasks[i];
+      some[static_cast<size_t>(i)].out.data += first * tasks[i].out.stride;
+    }
+    launch(ctx, plan, tables, rows, of_rows, reporter, some.data(), count);
+  }
 }
 
 void LaunchScBatchFewMixed(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables,
                            const LookupLengths& lengths, const ScActivationView& a, const SiteReporter& reporter,
                            const ScLinearTask* tasks, int count) {
-  const auto launch = plan.stages == batch_table::MixedFarAhead::kRingPairs
-                          ? batch_table::LaunchMixedTable<batch_table::MixedFarAhead>
-                          : batch_table::LaunchMixedTable<batch_table::MixedNearAhead>;
+  using namespace batch_table;  // NOLINT(google-build-using-namespace): of this file
+  const auto launch = plan.shared_bytes == kSharedBytes<MixedFarAhead>    ? LaunchMixedTable<MixedFarAhead>
+                      : plan.shared_bytes == kSharedBytes<MixedNearAhead> ? LaunchMixedTable<MixedNearAhead>
+                                                                          : LaunchMixedTable<MixedSmall>;
   launch(ctx, plan, tables, lengths, a, reporter, tasks, count);
 }
 

@@ -128,7 +128,9 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
   const auto sync = [] { __syncthreads(); };
   const unsigned arrived = args.barrier.Arrive(sync);
   using Stage = ReduceStage<false, Table::kFourTokens, kParts, Table::kAtOnce, Table::kTiles, Table::kMixed>;
-  ReduceChunks<Stage, kWarps, Table::kTableBytes>(outputs, table, [&] { args.barrier.Await(arrived, sync); });
+  constexpr int kReduceBytes =
+      Table::kTableBytes + (Table::kTableBytes < kBatchTableBytes ? kRingBytes<kRingPairs> : 0);
+  ReduceChunks<Stage, kWarps, kReduceBytes>(outputs, table, [&] { args.barrier.Await(arrived, sync); });
 }
 
 template <typename Table>
@@ -152,7 +154,7 @@ void FillArgs(DeviceContext& ctx, Scratch& scratch, const ScTables& tables, cons
 
 template <typename Table>
 void LaunchArgs(DeviceContext& ctx, const LinearPlan& plan, ArgsOf<Table::kMixed>& args) {
-  static_assert(Table::kTableBytes == kBatchTableBytes && kRingBytes<1> == kBatchPairBytes);
+  static_assert(kRingBytes<1> == kBatchPairBytes);
   STOCH_CHECK(plan.shared_bytes == kSharedBytes<Table> && args.outputs.a.tokens <= Table::kTokens);
   AllowShared(ctx, ScBatchTableKernel<Table>, size_t{kSharedBytes<Table>});
   const int64_t parts = args.outputs.dims.chunks * args.outputs.parts;

@@ -10,12 +10,14 @@
 
 namespace stoch::cuda::batch_table {
 
-// Sizes for so many tokens. An entry has four bits a token.
-template <int kTokens>
+// Sizes for so many tokens, with a chunk in kParts, one after another: as much as shared memory holds. An entry has four
+// bits a token.
+template <int kTokens_, int kParts_>
 struct Geometry {
+  static constexpr int kTokens = kTokens_;
+  static constexpr int kParts = kParts_;
   static_assert(kTokens == 8 || kTokens == 16);
   static constexpr int kTiles = kTokens / kTileTokens;
-  static constexpr int kParts = kTokens / 8;  // of a chunk, one after another: what shared memory holds
   static constexpr int kPartDims = kChunkDims / kParts;
   static constexpr int kPartWords = kPartDims / 4;
   static constexpr int kPairs = kPartDims / (2 * kTileDims);  // of tiles: what an int8 product spans
@@ -23,12 +25,12 @@ struct Geometry {
   using Layout = TableLayout<kTokens / 2, kPartDims>;
 };
 
-template <int kTokens, bool kMixed = false>
-struct ResidualShared : TokenSlots<kTokens, kMixed> {
-  uint32_t codes[kTokens][kWords];
-  uint32_t factors[Geometry<kTokens>::kFragments][kWarp][2];  // B operands of the terms' products
-  uint2 masks[2][kTileTokens];                                // of a column: its bits, and those that count double
-  int32_t start[kTokens];                                     // what is not in the products
+template <typename G, bool kMixed = false>
+struct ResidualShared : TokenSlots<G::kTokens, kMixed> {
+  uint32_t codes[G::kTokens][kWords];
+  uint32_t factors[G::kFragments][kWarp][2];  // B operands of the terms' products
+  uint2 masks[2][kTileTokens];                // of a column: its bits, and those that count double
+  int32_t start[G::kTokens];                  // the part of the sums that is not in the products
 };
 
 // Words of eight tokens' four bits become words of one level: bits 4 n.. of out[i] are bits 4 i.. of word[n].
@@ -51,13 +53,12 @@ __device__ __forceinline__ void TransposeNibbles(const uint32_t (&word)[8], uint
 
 // The table of a part of the staged codes: a thread makes a share of the levels of one dimension, of either sign. First
 // it asks for the residuals, so that other work can be done while they come.
-template <int kTokens, bool kMixed = false>
+template <typename G, bool kMixed = false>
 class TableShare {
  public:
-  using G = Geometry<kTokens>;
+  static constexpr int kTokens = G::kTokens;
 
-  __device__ __forceinline__ void Load(const ArgsOf<kMixed>& args, const ResidualShared<kTokens, kMixed>& shared,
-                                       int part) {
+  __device__ __forceinline__ void Load(const ArgsOf<kMixed>& args, const ResidualShared<G, kMixed>& shared, int part) {
     const int dim = part * G::kPartDims + G::Layout::Dim(plane(), slot());
     // Unsigned, so that an address is one instruction.
     const auto row_of = [&](int mask_bits) {
@@ -121,7 +122,7 @@ class TableShare {
   }
 
  private:
-  static constexpr int kShareWords = 32 / kTokens;
+  static constexpr int kShareWords = kResidualWords * G::kPartDims / kThreads;
   static constexpr int kShares = kResidualWords / kShareWords;
   static_assert(kShares * G::kPartDims == kThreads);
   uint32_t words_[kShareWords][kTokens];
@@ -144,9 +145,9 @@ inline constexpr int kTermShift = kResidualShifts.back();
 
 // The factors of a part, as the products want them, and what the products leave out. A thread does four dimensions of a
 // token.
-template <int kTokens, bool kMixed = false>
-__device__ void StageFactors(const ArgsOf<kMixed>& args, ResidualShared<kTokens, kMixed>& shared, int part) {
-  using G = Geometry<kTokens>;
+template <typename G, bool kMixed = false>
+__device__ void StageFactors(const ArgsOf<kMixed>& args, ResidualShared<G, kMixed>& shared, int part) {
+  constexpr int kTokens = G::kTokens;
   static_assert(kTokens * G::kPartWords <= kThreads);
   const auto token = static_cast<int>(threadIdx.x / G::kPartWords);
   const auto word = static_cast<int>(threadIdx.x % G::kPartWords);

@@ -16,19 +16,19 @@ namespace stoch::cuda {
 namespace batch_table {
 namespace {
 
-template <int kTokens_, bool kMixed_ = false>
+template <typename G_, bool kMixed_ = false>
 class ResidualLookups {
  public:
   static constexpr bool kMixed = kMixed_;
-  using G = Geometry<kTokens_>;
-  static constexpr int kTokens = kTokens_;
+  using G = G_;
+  static constexpr int kTokens = G::kTokens;
   static constexpr int kTiles = G::kTiles;
   static constexpr int kParts = G::kParts;
   static constexpr int kTableBytes = G::Layout::kBytes;
   static constexpr bool kFourTokens = false;
   static constexpr int kAtOnce = kTokens == 8 ? 1 : 2;
-  static constexpr int kRingPairs = kTokens == 8 ? 4 : 2;  // measured: of the other, 1 and 2 % more of a step
-  using Shared = ResidualShared<kTokens, kMixed>;
+  static constexpr int kRingPairs = kParts == 1 ? 4 : 2;  // measured: of the other, 1 and 2 % more of a step
+  using Shared = ResidualShared<G, kMixed>;
 
   // Span of a counting product: 16 rows of 8 tokens, or 8 rows of 16.
   static constexpr int kCounted = kTokens == 8 ? kGroups : 2 * kGroups;
@@ -56,9 +56,9 @@ class ResidualLookups {
       : shared_(shared), table_(table), places_(table) {}
 
   __device__ __forceinline__ void Build(const ArgsOf<kMixed>& args, int part) const {
-    TableShare<kTokens, kMixed> share;
+    TableShare<G, kMixed> share;
     share.Load(args, shared_, part);
-    StageFactors<kTokens, kMixed>(args, shared_, part);
+    StageFactors<G, kMixed>(args, shared_, part);
     share.Write(table_);
   }
 
@@ -173,13 +173,17 @@ class ResidualLookups {
   }
 };
 
-using EightTokens = ResidualLookups<8>;
-using SixteenTokens = ResidualLookups<16>;
-using MixedEightTokens = ResidualLookups<8, true>;
-using MixedSixteenTokens = ResidualLookups<16, true>;
+using EightTokens = ResidualLookups<Geometry<8, 1>>;
+using EightTokensSmall = ResidualLookups<Geometry<8, 2>>;  // for 99 KB of shared memory
+using SixteenTokens = ResidualLookups<Geometry<16, 2>>;
+using MixedEightTokens = ResidualLookups<Geometry<8, 1>, true>;
+using MixedEightTokensSmall = ResidualLookups<Geometry<8, 2>, true>;
+using MixedSixteenTokens = ResidualLookups<Geometry<16, 2>, true>;
 static_assert(kMaxBatchTableTokens == SixteenTokens::kTokens);
 static_assert(sizeof(EightTokens::Shared) + 1024 <= kEightStaticBytes);
 static_assert(sizeof(SixteenTokens::Shared) + 1024 <= kSixteenStaticBytes);
+static_assert(sizeof(EightTokensSmall::Shared) + 256 <= kEightSmallStaticBytes);
+static_assert(sizeof(MixedEightTokensSmall::Shared) + 256 <= kEightSmallStaticBytes);
 // They quantize nothing, which needs the rest.
 static_assert(sizeof(MixedEightTokens::Shared) + 512 <= kEightStaticBytes);
 static_assert(sizeof(MixedSixteenTokens::Shared) + 512 <= kSixteenStaticBytes);
@@ -189,18 +193,20 @@ static_assert(sizeof(MixedSixteenTokens::Shared) + 512 <= kSixteenStaticBytes);
 
 void LaunchScBatchTable(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
                         const RowSource& source, const SiteReporter& reporter, const ScLinearTask* tasks, int count) {
-  const auto launch = plan.tile_tokens == batch_table::EightTokens::kTokens
-                          ? batch_table::LaunchTable<batch_table::EightTokens>
-                          : batch_table::LaunchTable<batch_table::SixteenTokens>;
+  using namespace batch_table;  // NOLINT(google-build-using-namespace): of this file
+  const auto launch = plan.tile_tokens == SixteenTokens::kTokens       ? LaunchTable<SixteenTokens>
+                      : plan.shared_bytes == kSharedBytes<EightTokens> ? LaunchTable<EightTokens>
+                                                                       : LaunchTable<EightTokensSmall>;
   launch(ctx, plan, tables, a, source, reporter, tasks, count);
 }
 
 void LaunchScBatchTableMixed(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables,
                              const LookupLengths& lengths, const ScActivationView& a, const SiteReporter& reporter,
                              const ScLinearTask* tasks, int count) {
-  const auto launch = plan.tile_tokens == batch_table::MixedEightTokens::kTokens
-                          ? batch_table::LaunchMixedTable<batch_table::MixedEightTokens>
-                          : batch_table::LaunchMixedTable<batch_table::MixedSixteenTokens>;
+  using namespace batch_table;  // NOLINT(google-build-using-namespace): of this file
+  const auto launch = plan.tile_tokens == MixedSixteenTokens::kTokens       ? LaunchMixedTable<MixedSixteenTokens>
+                      : plan.shared_bytes == kSharedBytes<MixedEightTokens> ? LaunchMixedTable<MixedEightTokens>
+                                                                            : LaunchMixedTable<MixedEightTokensSmall>;
   launch(ctx, plan, tables, lengths, a, reporter, tasks, count);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SC linears of 2 to 16 tokens, between decode's few tokens and the tiles of the tensor cores: a table look-up gives
-// one weight's counts (2 to 4 tokens, LaunchScBatchFew), or what is left over of them (5 to 16, LaunchScBatchTable),
-// for all tokens, and the tensor cores add up what was looked up.
+// one weight's counts (LaunchScBatchFew: 2 to 4 tokens a launch, int8 products alone), or the rest that int8 products leave of
+// them (LaunchScBatchTable: 5 to 16, with binary products), for all tokens, and the tensor cores add up the entries.
 #pragma once
 
 #include "kernels/cuda/prologue/activations.h"
@@ -14,7 +14,8 @@ namespace stoch::cuda {
 
 // y = a @ w^T (or y = y + that) for tasks that share the quantized activations. Where `a` has no codes, it is f(x) of
 // `source`, quantized on the way.
-// Requires: the plan of this launch, whose route is kScFew; BatchQuantizes where `a` has no codes.
+// Requires: the plan of these launches, one for every kMaxBatchFewTokens tokens, whose route is kScFew; codes in `a` of one
+//           launch alone.
 // Bits:     docs/sc_arithmetic.md#5-back-to-real-numbers, as every SC linear.
 void LaunchScBatchFew(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
                       const RowSource& source, const SiteReporter& reporter, const ScLinearTask* tasks, int count);
