@@ -105,7 +105,7 @@ HeadNorm NormHeads(const Job& job) {
               job.call.norm->eps};
     case AttentionNorm::kOwnKernel:
       LaunchNormHeads(job.ctx, *job.call.norm);
-      job.ctx.posted_rows().CountCall(false);  // as an op of its own: q and k are no longer the posted ones
+      job.ctx.row_channel().Begin(false);  // as an op of its own: q and k are no longer the posted ones
       break;
   }
   return {};
@@ -138,20 +138,48 @@ WindowScales QuantizeWindow(const Job& job, Scratch& scratch, const ScOperands& 
   return window;
 }
 
+// The heads of the one row as the kernel before posts them; q null: it does not.
+PostedHeads PollHeads(const Job& job) {
+  if (job.plan.handover != AttentionHandover::kWords) return {};
+  const RowChannel& rows = job.ctx.row_channel();
+  const int64_t kv_count = int64_t{job.args.kv.num_kv_heads} * job.args.kv.head_dim;
+  const PolledRow q = rows.Poll(job.args.q, OutputsOf(job.args));
+  const PolledRow k = rows.Poll(job.args.k, kv_count);
+  const PolledRow v = rows.Poll(job.args.v, kv_count);
+  PostedHeads posted;
+  if (!q || !k || !v || q.is_shared) return posted;
+  posted.q = q.words;
+  posted.k = k.words;
+  posted.v = v.words;
+  return posted;
+}
+
 void RunSc(const Job& job, const HeadNorm& norm) {
   ScOperands operands = OperandsOf(job);
   operands.norm = norm;
-  Scratch scratch(job.ctx.workspace);
-  if (job.plan.handover == AttentionHandover::kWords) operands.posted = FindPosted(job.ctx, job.args, &operands.peers);
-  if (operands.posted.q == nullptr && !AppendsItself(job.plan.short_rows)) {
-    operands.q = TakeQueryCodes(job, scratch);
-    if (job.shape.mode != AttentionMode::kPerToken) {
-      operands.window = QuantizeWindow(job, scratch, operands);
-    } else {
-      LaunchAppendCodes(job.ctx, job.args, operands.qk.q_max, operands.av.q_max, operands.q);
-    }
+  const PostedHeads posted = PollHeads(job);
+  RowOutputs outputs;
+  if (posted.q != nullptr) {
+    outputs.words = OutputsOf(job.args);
+    outputs.can_share = true;
+    outputs.Add({job.args.out, outputs.words, 0});
   }
-  AttendCodes(job.ctx, job.args, job.shape, job.plan, operands, job.pairs, job.rows);
+  job.ctx.row_channel().Post(outputs, job.ctx.posts_rows, {}, [&](const RowPost& post, const PostPeers& peers) {
+    Scratch scratch(job.ctx.workspace);
+    if (post) {
+      operands.posted = posted;
+      operands.posted.out = post;
+      operands.peers = peers;
+    } else if (!AppendsItself(job.plan.short_rows)) {
+      operands.q = TakeQueryCodes(job, scratch);
+      if (job.shape.mode != AttentionMode::kPerToken) {
+        operands.window = QuantizeWindow(job, scratch, operands);
+      } else {
+        LaunchAppendCodes(job.ctx, job.args, operands.qk.q_max, operands.av.q_max, operands.q);
+      }
+    }
+    AttendCodes(job.ctx, job.args, job.shape, job.plan, operands, job.pairs, job.rows);
+  });
 }
 
 // One row, which the kernel appends.
@@ -202,22 +230,6 @@ void RunValues(const Job& job) {
 }
 
 }  // namespace
-
-PostedHeads FindPosted(DeviceContext& ctx, const AttentionArgs& args, PostPeers* peers) {
-  PostedHeads posted;
-  const PostedRows& rows = ctx.posted_rows();
-  const int64_t kv_count = int64_t{args.kv.num_kv_heads} * args.kv.head_dim;
-  posted.k = rows.Find(args.k, kv_count);
-  posted.v = rows.Find(args.v, kv_count);
-  posted.out = rows.Next(args.out, OutputsOf(args), OutputsOf(args), peers);
-  if (posted.k != nullptr && posted.v != nullptr && posted.out) posted.q = rows.Find(args.q, OutputsOf(args));
-  return posted;
-}
-
-void OfferOutput(DeviceContext& ctx, const AttentionArgs& args, const RowPost& out) {
-  ctx.posted_rows().Posted(out, OutputsOf(args));
-  if (out.num_peers == 0) ctx.posted_rows().Offer(args.out, OutputsOf(args), out.words);
-}
 
 AttentionShape ShapeOf(const CudaKvCache& cache, int layer, int num_heads, int num_kv_heads) {
   AttentionShape shape = cache.shape(layer);
@@ -334,9 +346,9 @@ void AttendValues(DeviceContext& ctx, const AttentionArgs& args, const Attention
 void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
   CheckAttentionHandles(call);
   const Job job = MakeJob(ctx, call);
-  ctx.posted_rows().Enable(false);
+  ctx.posts_rows = false;
   const HeadNorm norm = NormHeads(job);
-  ctx.posted_rows().Enable(job.plan.handover == AttentionHandover::kWords);
+  ctx.posts_rows = job.plan.handover == AttentionHandover::kWords;
   switch (job.plan.short_rows) {
     case AttentionRoute::kScFreshRows:
     case AttentionRoute::kScRows:

@@ -106,7 +106,7 @@ struct HeadNorm {
 };
 
 // Words of the one row of a pass that the previous kernel posts, and where its output is to be posted
-// (runtime/posted_rows.h).
+// (runtime/row_channel.h).
 struct PostedHeads {
   const uint32_t* q = nullptr;  // [num_heads * head_dim]; null: q, k and v are in memory once that kernel has ended
   const uint32_t* k = nullptr;
@@ -151,9 +151,6 @@ void LaunchAppendCodes(DeviceContext& ctx, const AttentionArgs& args, int qk_q_m
 void LaunchQuantizeWindow(DeviceContext& ctx, const AttentionArgs& args, AttentionMode mode, int32_t sequences,
                           int32_t max_length, int qk_q_max, int av_q_max, const QueryCodes& q,
                           const WindowScales& scales);
-
-// ---- attention.cc: after the launch of a kernel that posts its output at `out`.
-void OfferOutput(DeviceContext& ctx, const AttentionArgs& args, const RowPost& out);
 
 // Attention of rows whose keys and values are all in args.kv, by the routes of `plan`.
 RowScratch MakeRowScratch(DeviceContext& ctx, Scratch& scratch, const AttentionArgs& args, const AttentionShape& shape,

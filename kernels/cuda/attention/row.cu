@@ -189,8 +189,7 @@ void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, const Attention
   if (route == AttentionRoute::kScRows) return launch.operator()<Phase::kPerToken>();
   if (route == AttentionRoute::kScFreshRows) {
     if (operands.posted.q == nullptr) return launch.operator()<Phase::kFresh>();
-    launch.operator()<Phase::kPosted>();
-    return OfferOutput(ctx, args, operands.posted.out);
+    return launch.operator()<Phase::kPosted>();
   }
   STOCH_CHECK(route == AttentionRoute::kScWindowRows);
   if (shape.mode == AttentionMode::kPerRow) return launch.operator()<Phase::kPerRow>();

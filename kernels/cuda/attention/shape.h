@@ -15,8 +15,4 @@ AttentionShape ShapeOf(const CudaKvCache& cache, int layer, int num_heads, int n
 // Arguments of kernels for a call whose rows are those of `pass`. Requires: a call that was checked.
 AttentionArgs ArgsOf(DeviceContext& ctx, const AttentionCall& call, const CudaKvCache& cache, const PassView& pass);
 
-// Words of the one row of the pass that the previous kernel posts, and where its output is to be, with its peers; q is
-// null where any of it is not posted.
-PostedHeads FindPosted(DeviceContext& ctx, const AttentionArgs& args, PostPeers* peers);
-
 }  // namespace stoch::cuda

@@ -11,7 +11,7 @@
 namespace stoch::cuda {
 namespace {
 
-constexpr int64_t kRowBytes = PostedRows::kRowWords * static_cast<int64_t>(sizeof(uint32_t));
+constexpr int64_t kRowBytes = kChannelWords * static_cast<int64_t>(sizeof(uint32_t));
 
 int64_t WordsOf(const AllGatherCall& call, const GatherPlan& plan) {
   return plan.cols() * (HasSecondOperand(call) ? 2 : 1);
@@ -21,7 +21,7 @@ int64_t WordsOf(const AllGatherCall& call, const GatherPlan& plan) {
 
 std::unique_ptr<SharedRows> SharedRows::Make(const std::vector<DeviceContext*>& contexts, int* failed) {
   bool can = contexts.size() <= kMaxPostPeers + 1;
-  for (DeviceContext* ctx : contexts) can = can && ctx->posted_rows().supported();
+  for (DeviceContext* ctx : contexts) can = can && ctx->traits.has_hopper_code;
   return can ? std::unique_ptr<SharedRows>(new SharedRows(contexts, failed)) : nullptr;
 }
 
@@ -34,11 +34,11 @@ SharedRows::SharedRows(const std::vector<DeviceContext*>& contexts, int* failed)
 }
 
 uint32_t* SharedRows::Row(size_t rank, int64_t number) const {
-  return static_cast<uint32_t*>(rows_[rank].data()) + number % kTurns * PostedRows::kRowWords;
+  return static_cast<uint32_t*>(rows_[rank].data()) + number % kTurns * kChannelWords;
 }
 
 bool SharedRows::Takes(const AllGatherCall& call, const GatherPlan& plan) const {
-  if (plan.rows != 1 || call.to.size() != contexts_.size() || WordsOf(call, plan) > PostedRows::kRowWords) return false;
+  if (plan.rows != 1 || call.to.size() != contexts_.size() || WordsOf(call, plan) > kChannelWords) return false;
   for (size_t i = 0; i < contexts_.size(); ++i) {
     if (plan.cols_of(i) == 0) return false;
   }
@@ -47,14 +47,14 @@ bool SharedRows::Takes(const AllGatherCall& call, const GatherPlan& plan) const 
 
 bool SharedRows::HasBegun() const {
   return std::all_of(contexts_.begin(), contexts_.end(),
-                     [this](DeviceContext* ctx) { return ctx->posted_rows().shared_by() == this; });
+                     [this](DeviceContext* ctx) { return ctx->shared_slot.by == this; });
 }
 
 void SharedRows::Begin() {
   number_ = 0;
   for (size_t i = 0; i < contexts_.size(); ++i) {
     DeviceGuard guard(contexts_[i]->device);
-    contexts_[i]->posted_rows().set_shared_by(this);
+    contexts_[i]->shared_slot.by = this;
     STOCH_CUDA(cudaMemsetAsync(rows_[i].data(), 0, static_cast<size_t>(kTurns * kRowBytes), contexts_[i]->stream));
   }
 }
@@ -79,17 +79,21 @@ void SharedRows::Announce(size_t rank, const AllGatherCall& call, const GatherPl
   for (size_t i = 0; i < contexts_.size(); ++i) {
     if (i != rank) part.peers.words[part.post.num_peers++] = Row(i, number_);
   }
-  contexts_[rank]->posted_rows().Share(part);
+  contexts_[rank]->shared_slot.announced = part;
 }
 
 bool SharedRows::Offer(const AllGatherCall& call, const GatherPlan& plan) {
   size_t posted = 0;
   for (size_t i = 0; i < contexts_.size(); ++i) {
-    posted += contexts_[i]->posted_rows().TakeShared(call.from[i].ptr<const float>()) ? 1 : 0;
+    SharedSlot& slot = contexts_[i]->shared_slot;
+    const bool is_posted = slot.is_posted && slot.announced->from == call.from[i].ptr<const float>();
+    slot.announced.reset();
+    slot.is_posted = false;
+    posted += is_posted ? 1 : 0;
   }
   if (posted == 0) return false;
   if (posted < contexts_.size()) {  // their words are in the way of later rows
-    for (DeviceContext* ctx : contexts_) ctx->posted_rows().set_shared_by(nullptr);
+    for (DeviceContext* ctx : contexts_) ctx->shared_slot.by = nullptr;
     return false;
   }
   for (const TensorView& to : call.to) {
@@ -107,7 +111,7 @@ bool SharedRows::Offer(const AllGatherCall& call, const GatherPlan& plan) {
       row.settle = LaunchSettleRow;
       row.wait.failed = failed_;
       row.wait.mark = contexts_.size() == 2 ? 2 - static_cast<int>(i) : static_cast<int>(contexts_.size()) + 1;
-      contexts_[i]->posted_rows().OfferShared(row);
+      contexts_[i]->shared_slot.offered = row;
     }
   }
   words_[static_cast<size_t>(number_ % kTurns)] = WordsOf(call, plan);

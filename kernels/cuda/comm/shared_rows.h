@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows that GPUs make together while graphs are recorded: whoever makes columns of one posts them on every GPU
-// (runtime/posted_rows.h), and whoever reads it polls it on its own. An exchange is then no kernel; it takes the way of a
+// (runtime/row_channel.h), and whoever reads it polls it on its own. An exchange is then no kernel; it takes the way of a
 // word to another GPU.
 #pragma once
 
@@ -42,7 +42,7 @@ class SharedRows {
 
   std::vector<DeviceContext*> contexts_;
   int* failed_;
-  std::vector<Buffer> rows_;                // of each device: [kTurns][PostedRows::kRowWords]
+  std::vector<Buffer> rows_;                // of each device: [kTurns][kChannelWords]
   int64_t number_ = 0;                      // of the row that is made next
   std::array<int64_t, kTurns> words_ = {};  // of row number, modulo kTurns
 };

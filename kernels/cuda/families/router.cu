@@ -137,7 +137,7 @@ __device__ __forceinline__ void StageRows(const RouterArgs& args, const float* n
   if (!finite) args.reporter.Report();
 }
 
-// kPolls: of one row that the kernel in front posts (runtime/posted_rows.h).
+// kPolls: of one row that the kernel in front posts (runtime/row_channel.h).
 template <typename T, int kRows, bool kPolls>
 __global__ void __launch_bounds__(kProductThreads, 1) RouterKernel(const __grid_constant__ RouterArgs args) {
   constexpr int kVector = 16 / sizeof(T);
@@ -275,11 +275,15 @@ void LaunchRouter(DeviceContext& ctx, const LinearCall& product, const RouteArgs
   args.padded_cols = static_cast<int>(w.padded_cols);
   args.words = ctx.words();
   args.reporter = ctx.Reporter(product.site);
-  PostedRows& rows = ctx.posted_rows();
-  const uint32_t* posted = args.rows == 1 ? rows.Find(args.x, args.cols) : nullptr;
+  RowChannel& rows = ctx.row_channel();
+  const uint32_t* posted = args.rows == 1 ? rows.Poll(args.x, args.cols).words : nullptr;
   const float* const settled = args.x;
   if (posted != nullptr) args.x = reinterpret_cast<const float*>(posted);
-  if (args.rows == 1 && FitsBlock(route)) args.route.post = rows.Next(route.top_k);
+  RowOutputs outputs;
+  if (args.rows == 1 && FitsBlock(route)) {
+    outputs.words = route.top_k;
+    outputs.Add({reinterpret_cast<const float*>(route.chosen), route.top_k, 0});
+  }
   const size_t shared_bytes = SharedBytes(args.rows, w);
   const auto blocks = static_cast<unsigned>((route.experts + kBlockExperts - 1) / kBlockExperts);
   DispatchFloat(w.dtype, [&](auto tag) {
@@ -288,12 +292,11 @@ void LaunchRouter(DeviceContext& ctx, const LinearCall& product, const RouteArgs
                         : args.rows == 1  ? RouterKernel<T, 1, false>
                                           : RouterKernel<T, kMaxRows, false>;
     AllowShared(ctx, kernel, shared_bytes);
-    LaunchOverlapped(ctx, kernel, dim3(blocks), dim3(kProductThreads), shared_bytes, args);
+    rows.Post(outputs, ctx.posts_rows, {}, [&](const RowPost& post, const PostPeers& /*peers*/) {
+      args.route.post = post;
+      LaunchOverlapped(ctx, kernel, dim3(blocks), dim3(kProductThreads), shared_bytes, args);
+    });
   });
-  if (args.route.post) {
-    rows.Posted(args.route.post, route.top_k);
-    rows.Offer(route.chosen, route.top_k, args.route.post.words);
-  }
   ctx.Settle(settled);
 }
 

@@ -47,7 +47,7 @@ void RunSc(DeviceContext& ctx, const LinearCall& call, const RowSource& source, 
         tasks.push_back({weight.view<ScWeightView>(), OutputAt(call, j)});
     }
     // More than one launch: only one could poll.
-    if (tasks.size() < call.weights.size() || tasks.size() > kMaxScTasks) ctx.posted_rows().Settle();
+    if (tasks.size() < call.weights.size() || tasks.size() > kMaxScTasks) ctx.row_channel().Settle();
     LaunchScLinear(ctx, *op, source, call.x.dim(0), call.x.dim(1), reporter, tasks.data(),
                    static_cast<int>(tasks.size()));
   }
@@ -183,12 +183,12 @@ void LaunchLinear(DeviceContext& ctx, const LinearCall& call) {
       case Precision::kFp16: has_half = true; break;
     }
   }
-  if (!has_sc) ctx.posted_rows().Settle();
+  if (!has_sc) ctx.row_channel().Settle();
   if (has_sc) RunSc(ctx, call, source, reporter);
   if (has_mixed) RunMixed(ctx, call, source, reporter);
   if (has_exact) RunExact(ctx, call, source, reporter);
   if (has_half) RunHalf(ctx, call, source, reporter);
-  STOCH_CHECK(!ctx.posted_rows().has_shared());  // it was polled, or is in memory
+  STOCH_CHECK(!ctx.shared_slot.offered);  // it was polled, or is in memory
 }
 
 }  // namespace stoch::cuda

@@ -54,7 +54,7 @@ void Launch(DeviceContext& ctx, const FunctionArgs& args, int64_t rows) {
 }  // namespace
 
 TensorView LaunchFunction(DeviceContext& ctx, Scratch& scratch, const LinearCall& rows) {
-  ctx.posted_rows().Settle();  // this kernel reads memory
+  ctx.row_channel().Settle();  // this kernel reads memory
   FunctionArgs args;
   args.table = ctx.tables.Function(rows.table);
   args.x = rows.x.ptr<const float>();

@@ -55,7 +55,7 @@ DeviceContext::DeviceContext(int ordinal, std::shared_ptr<SiteTable> sites)
   STOCH_CUDA(cudaMemsetAsync(flags_.data(), 0, flags_.bytes(), stream));
   STOCH_CUDA(cudaMemsetAsync(words_.data(), 0, words_.bytes(), stream));
   STOCH_CUDA(cudaMemsetAsync(finite_flag_.data(), 0, sizeof(int), stream));
-  posted_rows_.emplace(device, stream, traits.has_hopper_code);
+  row_channel_.emplace(device, stream, traits.has_hopper_code, &shared_slot);
 }
 
 DeviceContext::~DeviceContext() {

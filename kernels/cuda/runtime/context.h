@@ -13,7 +13,7 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/base/grid_barrier.cuh"
 #include "kernels/cuda/base/site_reporter.h"
-#include "kernels/cuda/runtime/posted_rows.h"
+#include "kernels/cuda/runtime/row_channel.h"
 #include "kernels/cuda/runtime/site_table.h"
 #include "kernels/cuda/runtime/workspace.h"
 #include "kernels/cuda/sc/format/tables.h"
@@ -65,10 +65,10 @@ class DeviceContext {
   // (launch.h): a kernel of the op right behind may read it, around the L1, before WaitForPrevious.
   void Settle(const void* data) { settled_ = {calls_, data}; }
   bool IsSettled(const void* data) const { return settled_.data == data && settled_.call + 1 == calls_; }
-  // Begins a call of the backend, whatever it is. May enqueue a kernel, unless the call polls_shared rows (posted_rows.h).
+  // Begins a call of the backend, whatever it is. May enqueue a kernel, unless the call polls_shared rows (row_channel.h).
   void CountCall(bool polls_shared = false) {
     ++calls_;
-    posted_rows_->CountCall(polls_shared);
+    row_channel_->Begin(polls_shared);
   }
 
   // For one kernel at a time on `stream`.
@@ -83,7 +83,11 @@ class DeviceContext {
   static constexpr int64_t kWords = int64_t{1} << 22;
   uint32_t* words() const { return static_cast<uint32_t*>(words_.data()); }
 
-  PostedRows& posted_rows() { return *posted_rows_; }
+  // Rows handed from kernel to kernel, and those that devices make together.
+  RowChannel& row_channel() { return *row_channel_; }
+  SharedSlot shared_slot;
+  // Whether kernels post their rows: attention says so in every layer for the ops that follow it.
+  bool posts_rows = false;
 
   cublasHandle_t cublas();  // created at first use, bound to `stream`
 
@@ -104,7 +108,7 @@ class DeviceContext {
   Settled settled_;
   int64_t calls_ = 0;
   bool is_eager_ = false;
-  std::optional<PostedRows> posted_rows_;
+  std::optional<RowChannel> row_channel_;
 };
 
 }  // namespace stoch::cuda

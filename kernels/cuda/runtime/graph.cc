@@ -80,7 +80,7 @@ void GraphCache::Run(std::string_view key, const std::function<void()>& body) {
 cudaError_t GraphCache::Launch(const Entry& entry) const {
   for (size_t i = 0; i < contexts_.size(); ++i) {
     DeviceGuard guard(contexts_[i]->device);
-    contexts_[i]->posted_rows().End();
+    contexts_[i]->row_channel().Close();
     const cudaError_t code = cudaGraphLaunch(entry.graphs[i], contexts_[i]->stream);
     if (code != cudaSuccess) return code;
   }
@@ -93,13 +93,13 @@ void GraphCache::Record(Entry& entry, const std::function<void()>& body) {
   try {
     for (; started < contexts_.size(); ++started) {
       DeviceGuard guard(contexts_[started]->device);
-      contexts_[started]->posted_rows().End();
+      contexts_[started]->row_channel().Close();
       STOCH_CUDA(cudaStreamBeginCapture(contexts_[started]->stream, cudaStreamCaptureModeThreadLocal));
     }
     body();
     for (DeviceContext* context : contexts_) {
       DeviceGuard guard(context->device);
-      context->posted_rows().End();
+      context->row_channel().Close();
     }
   } catch (...) {
     inside_ = false;
@@ -112,8 +112,8 @@ void GraphCache::Record(Entry& entry, const std::function<void()>& body) {
     for (DeviceContext* context : contexts_) {
       try {
         DeviceGuard guard(context->device);
-        context->posted_rows().DropShared();
-        context->posted_rows().End();
+        context->shared_slot.offered.reset();
+        context->row_channel().Close();
       } catch (const std::exception&) {
       }
     }

@@ -59,7 +59,7 @@ void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& s
     for (int i = 0; i < some; ++i) out_features[static_cast<size_t>(i)] = from[i].weight.rows;
     const LinearShape shape{tokens, in_features, std::span(out_features).first(static_cast<size_t>(some))};
     const LinearPlan plan = PlanScLinear(ctx.traits, ctx.tables.Traits(op), shape, pass);
-    if (plan.route != LinearRoute::kScDecode || plan.quantizer != ScQuantizer::kKernel) ctx.posted_rows().Settle();
+    if (plan.route != LinearRoute::kScDecode || plan.quantizer != ScQuantizer::kKernel) ctx.row_channel().Settle();
     // The quantizer depends on the activations alone, so it is the same for all tasks.
     if (first == 0) a = Quantize(ctx, scratch, plan.quantizer, op, source, tokens, in_features, reporter);
     const ScFloatRows rows{source, reporter};

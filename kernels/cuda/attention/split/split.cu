@@ -56,7 +56,6 @@ void LaunchScSplit(DeviceContext& ctx, const AttentionArgs& args, const SplitPla
     LaunchSplitSoftmax(ctx, split, false);
     LaunchSplitValues(ctx, plan, split);
   });
-  if (operands.posted.q != nullptr) OfferOutput(ctx, args, operands.posted.out);
 }
 
 void LaunchExactSplit(DeviceContext& ctx, const AttentionArgs& args, const SplitPlan& plan, const RowSet& rows,

@@ -64,7 +64,7 @@ struct Walk {
     unit.tiles = static_cast<int>(static_cast<unsigned>(args.dims.chunk_dims(chunk) + kTileDims - 1) / kTileDims);
   }
 };
-// kPosts: the next kernel starts behind the wait, not before (runtime/posted_rows.h).
+// kPosts: the next kernel starts behind the wait, not before (runtime/row_channel.h).
 template <bool kPosts>
 __device__ __forceinline__ void AwaitPrevious(const SiteReporter& reporter) {
   WaitForPrevious();
@@ -293,57 +293,42 @@ void FillArgs(DeviceContext& ctx, const ScActivationView& a, const SiteReporter&
   args.barrier = ctx.grid_barrier();
 }
 
-// The outputs of one token are posted for the next call.
-void Offer(DeviceContext& ctx, const DecodeArgs& args, int count) {
-  if (!args.post) return;
-  PostedRows& rows = ctx.posted_rows();
-  rows.Posted(args.post, int64_t{args.row_blocks} * kTileRows);
-  if (args.post.num_peers > 0) return;  // an exchange offers them
+// The outputs of one token, which the kernel posts for the next call.
+RowOutputs OutputsOf(const DecodeArgs& args, int count) {
+  RowOutputs outputs;
+  outputs.words = int64_t{args.row_blocks} * kTileRows;
+  outputs.can_share = true;
   for (int i = 0; i < count; ++i) {
     const Task& task = args.tasks[i];
-    rows.Offer(task.out, task.rows, args.post.words + int64_t{task.first_block} * kTileRows);
+    outputs.Add({task.out, task.rows, int64_t{task.first_block} * kTileRows});
   }
+  return outputs;
 }
 
-// Where the call before posts what this one multiplies, it is polled there.
-void FindPosted(DeviceContext& ctx, DecodeArgs& args) {
-  const SharedRow* row = ctx.posted_rows().FindShared(args.x, args.dims.dims);
-  if (row != nullptr &&
-      (row->silu_by == nullptr ? args.prologue != Prologue::kSiluMul : args.prologue == Prologue::kNone)) {
-    args.x = reinterpret_cast<const float*>(row->words);
-    if (row->silu_by != nullptr) {
-      args.prologue = Prologue::kSiluMul;
-      args.y = reinterpret_cast<const float*>(row->silu_by);
-    }
-    args.wait = row->wait;
-    args.polls = true;
-    return ctx.posted_rows().TakeShared();
+// x as words that are polled where the call before posts them, with its second operand.
+struct PolledOperands {
+  PolledRow x;
+  const float* y = nullptr;
+  Prologue prologue = Prologue::kNone;
+};
+PolledOperands Poll(const RowChannel& rows, const DecodeArgs& args) {
+  PolledOperands polled{rows.Poll(args.x, args.dims.dims), args.y, args.prologue};
+  const bool is_product = args.prologue == Prologue::kSiluMul;
+  if (polled.x.silu_by != nullptr) {
+    polled.prologue = Prologue::kSiluMul;
+    polled.y = reinterpret_cast<const float*>(polled.x.silu_by);
+    if (args.prologue != Prologue::kNone) polled.x = {};
+  } else if (is_product) {
+    const PolledRow y = polled.x.is_shared ? PolledRow{} : rows.Poll(args.y, args.dims.dims);
+    polled.y = reinterpret_cast<const float*>(y.words);
+    if (!y || y.is_shared) polled.x = {};
   }
-  const auto find = [&](const float* data) {
-    return reinterpret_cast<const float*>(ctx.posted_rows().Find(data, args.dims.dims));
-  };
-  const float* x = find(args.x);
-  const float* y = args.prologue == Prologue::kSiluMul ? find(args.y) : args.y;
-  args.polls = x != nullptr && (args.prologue != Prologue::kSiluMul || y != nullptr);
-  if (!args.polls) return;
-  args.x = x;
-  args.y = y;
+  return polled;
 }
 
 template <typename Args>
 void LaunchFilled(DeviceContext& ctx, const LinearPlan& plan, Args& args, bool fused, bool top256, int count) {
   Scratch scratch(ctx.workspace);
-  const int64_t outputs = int64_t{args.row_blocks} * kTileRows;
-  const bool posts = plan.tile_tokens == 1 && fused && std::is_same_v<Args, DecodeArgs>;
-  if (posts) {
-    PostedRows& rows = ctx.posted_rows();
-    args.post =
-        count == 1 ? rows.Next(args.tasks[0].out, args.tasks[0].rows, outputs, &args.peers) : rows.Next(outputs);
-  }
-  if constexpr (std::is_same_v<Args, DecodeArgs>) {
-    if (args.post) FindPosted(ctx, args);
-  }
-  ctx.posted_rows().Settle();  // what it does not poll it reads
   const int64_t products = int64_t{args.tokens} * args.dims.chunks * args.row_blocks * kTileRows;
   if (plan.tile_tokens == 1 && products <= DeviceContext::kWords) {
     args.words = ctx.words();
@@ -354,8 +339,26 @@ void LaunchFilled(DeviceContext& ctx, const LinearPlan& plan, Args& args, bool f
                       : plan.tile_tokens == 2 ? LaunchTokens<2, Args>
                       : plan.tile_tokens == 4 ? LaunchTokens<4, Args>
                                               : LaunchTokens<8, Args>;
-  launch(ctx, plan, args, fused, top256);
-  Offer(ctx, args, count);
+  if constexpr (std::is_same_v<Args, DecodeArgs>) {
+    const bool posts = plan.tile_tokens == 1 && fused;
+    const PolledOperands polled = posts ? Poll(ctx.row_channel(), args) : PolledOperands{};
+    ctx.row_channel().Post(posts ? OutputsOf(args, count) : RowOutputs{}, ctx.posts_rows, polled.x,
+                           [&](const RowPost& post, const PostPeers& peers) {
+                             args.post = post;
+                             args.peers = peers;
+                             args.polls = post && polled.x;
+                             if (args.polls) {
+                               args.x = reinterpret_cast<const float*>(polled.x.words);
+                               args.y = polled.y;
+                               args.prologue = polled.prologue;
+                               args.wait = polled.x.wait;
+                             }
+                             launch(ctx, plan, args, fused, top256);
+                           });
+  } else {
+    ctx.row_channel().Settle();
+    launch(ctx, plan, args, fused, top256);
+  }
 }
 
 }  // namespace

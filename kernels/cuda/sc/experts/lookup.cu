@@ -461,18 +461,22 @@ void LaunchScExpertLookup(DeviceContext& ctx, const ExpertPlan& plan, const Expe
       args.combine.weights = combine.weights + first;
       args.combine.out = combine.out + first_row * combine.out_stride;
     }
-    args.posted_chosen = shape.rows == 1 && args.x_settled ? ctx.posted_rows().Find(chosen, shape.row_slots) : nullptr;
+    args.posted_chosen =
+        shape.rows == 1 && args.x_settled ? ctx.row_channel().Poll(chosen, shape.row_slots).words : nullptr;
     // The one row that slots are combined to is for the next call.
     const bool is_one = combine.top_k > 0 && shape.rows == combine.top_k && rows == shape.rows;
-    args.post = is_one ? ctx.posted_rows().Next(shape.out_features) : RowPost{};
+    RowOutputs outputs;
+    if (is_one) {
+      outputs.words = shape.out_features;
+      outputs.Add({combine.out, shape.out_features, 0});
+    }
     const auto kernel = experts::KernelOf(tables.top_is_256, args.posted_chosen != nullptr);
     AllowShared(ctx, kernel, static_cast<size_t>(cut.shared_bytes));
-    LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(cut.blocks)), dim3(experts::kThreads),
-                     static_cast<size_t>(cut.shared_bytes), args);
-    if (args.post) {
-      ctx.posted_rows().Posted(args.post, shape.out_features);
-      ctx.posted_rows().Offer(combine.out, shape.out_features, args.post.words);
-    }
+    ctx.row_channel().Post(outputs, ctx.posts_rows, {}, [&](const RowPost& post, const PostPeers& /*peers*/) {
+      args.post = post;
+      LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(cut.blocks)), dim3(experts::kThreads),
+                       static_cast<size_t>(cut.shared_bytes), args);
+    });
   }
   ctx.Settle(chosen);
 }
