@@ -36,7 +36,7 @@ struct DeviceInfo {
   int64_t free_bytes = 0;
   std::string detail;           // driver, compute capability, variant
   double read_bytes_per_s = 0;  // measured memory read bandwidth, 0 = not measured yet (Backend::MeasureBandwidth)
-  // What the process takes there besides buffers: the driver's context, code, memory that kernels keep for each thread,
+  // Memory that the process takes there besides buffers: the driver's context, code, memory that kernels keep for each thread,
   // graphs. And how much of that free_bytes lacks already.
   int64_t runtime_bytes = 0;
   int64_t runtime_taken_bytes = 0;
@@ -78,7 +78,7 @@ class Backend {
   // Memory. Allocate zero-fills. Copies need dense views of equal byte size, of Copy also in memory of AllocateShared;
   // CopyToHost waits for the device.
   virtual Buffer Allocate(Device device, int64_t bytes) = 0;
-  // What a buffer of so many bytes takes of its device.
+  // Bytes of its device that a buffer of so many bytes takes.
   virtual int64_t AllocatedBytes(int64_t bytes) const { return bytes; }
   // The most memory, besides its operands, that a Linear of matrices [out_features[i], in_features] takes while it
   // runs, with any number of tokens up to max_tokens. 0 where that is not memory of a device.
@@ -86,12 +86,12 @@ class Backend {
                                      int64_t /*in_features*/, int64_t /*max_tokens*/) const {
     return 0;
   }
-  // The same for an Attention over a cache of this kind (num_pages does not matter), in passes within the limits.
+  // As LinearScratchBytes, for an Attention over a cache of this kind (num_pages does not matter), in passes within the limits.
   virtual int64_t AttentionScratchBytes(const KvCacheSpec& /*spec*/, int /*num_heads*/,
                                         const PassLimits& /*limits*/) const {
     return 0;
   }
-  // The same for an ExpertLinear over matrices of in_features columns, of up to max_rows rows of x.
+  // As LinearScratchBytes, for an ExpertLinear over matrices of in_features columns, of up to max_rows rows of x.
   virtual int64_t ExpertScratchBytes(const LinearSpec& /*spec*/, int64_t /*in_features*/, int64_t /*max_rows*/) const {
     return 0;
   }
@@ -115,7 +115,7 @@ class Backend {
   virtual void CopyToHost(void* to, const TensorView& from) = 0;
   virtual void Copy(const TensorView& to, const TensorView& from) = 0;  // devices may differ
   virtual void Synchronize(Device device) = 0;
-  // Of devices that run behind their host: the op whose kernels began last on any of them, also in a graph, so the one to
+  // For devices that run behind their host: the op whose kernels began last on any of them, also in a graph, so the one to
   // name where a device fails or hangs. nullopt: none has, or ops have run when they return.
   // Threads: any, also after a DeviceError.
   virtual std::optional<OpSite> RunningSite() const { return std::nullopt; }
@@ -127,7 +127,7 @@ class Backend {
   // they have there. SliceRows of the source is the same, and cheaper, where no two rows share a scale.
   virtual std::unique_ptr<LinearWeight> MakeLinearRows(Device device, const WeightSource& source,
                                                        const LinearSpec& spec, int64_t first, int64_t count) = 0;
-  // What a matrix of exact numbers (kFp32) takes: memory, or the part of a mapped file that is read in place.
+  // Storage of a matrix of exact numbers (kFp32): memory, or the part of a mapped file that is read in place.
   virtual int64_t ExactBytes(const WeightSource& source) const {
     const size_t size = source.generated() ? sizeof(uint16_t) : DTypeSize(source.dtype);
     return source.rows * source.cols * static_cast<int64_t>(size);
@@ -138,7 +138,7 @@ class Backend {
                                                         const LinearWeight* tied) = 0;
   // Whether an embedding that shares no memory takes pinned memory of the host and none of its device.
   virtual bool keeps_embedding_on_host() const { return false; }
-  // What a weight that multiplies as integers (IsFixedPoint) takes besides its numbers and scales, to find the largest output
+  // Bytes that a weight that multiplies as integers (IsFixedPoint) takes besides its numbers and scales, to find the largest output
   // of a row without reading all of it (LinearCall::only_largest).
   virtual int64_t ScreenBytes(int64_t /*rows*/, int64_t /*cols*/) const { return 0; }
   // Gives back what making weights took besides them; the next one takes it again.
@@ -197,7 +197,7 @@ class Backend {
   // Shapes: a F32 [n, d] or [batch, n, d], b F32 [m, d] or [batch, m, d], out F32 [n, m] or [batch, n, m]; any strides.
   virtual void ScMatmul(const TensorView& a, const TensorView& b, const ScOperator& op, const TensorView& out) = 0;
 
-  // The same with extras, and a stream length for every row, or every (row, chunk), of a: `lengths` [n][1 or chunks]
+  // As ScMatmul, with extras, and a stream length for every row, or every (row, chunk), of a: `lengths` [n][1 or chunks]
   // are cycles of extras.by_length, 0 = pruned; empty: by the rule of the extras, or the operator's own.
   // Shapes: as ScMatmul, 2-D, dense rows. Errors: InvalidInput where a backend does not have it.
   virtual void ScMixedMatmul(const TensorView& a, const TensorView& b, const ScOperatorPtr& op, const ScExtras& extras,
@@ -226,7 +226,7 @@ class Backend {
   }
   // Ops issued from now on show their operands to `observer`; null ends it. False where the backend cannot.
   virtual bool Observe(OpObserver* observer) { return observer == nullptr; }
-  // The same for OnLengths alone, which more backends can. Ops then wait for their lengths.
+  // As Observe, for OnLengths alone, which more backends can. Ops then wait for their lengths.
   virtual bool ObserveLengths(OpObserver* observer) { return Observe(observer); }
   // Whether somebody observes: who leaves out rows that nobody needs the results of then does not.
   virtual bool is_observed() const { return false; }

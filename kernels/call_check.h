@@ -50,7 +50,7 @@ void CheckLinear(const LinearCall& call);
 // Everything that AttentionCall requires but its sequences, on the device of the cache. `tokens`: rows of the pass.
 // Requires: a cache and a pass.
 void CheckAttention(const AttentionCall& call, int64_t tokens);
-// The same without a word about stripes.
+// As above, without a check of stripes.
 void CheckAttentionOperands(const AttentionCall& call, int64_t tokens);
 // A cache and a pass are there. Before anything is read of them.
 void CheckAttentionHandles(const AttentionCall& call);

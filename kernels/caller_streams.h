@@ -18,9 +18,9 @@ class CallerStreams {
   // Ops issued from now on run after what `stream` (a cudaStream_t; 0 and 1 the legacy default stream, 2 the
   // thread's own) holds now. A stream that is captured into a graph captures them.
   virtual void RunAfter(Device device, uintptr_t stream) = 0;
-  // What is issued on `stream` from now on runs after every op issued so far.
+  // Work issued on `stream` from now on runs after every op issued so far.
   virtual void RunBefore(Device device, uintptr_t stream) = 0;
-  // What ops that are known to have ended met that was NaN or infinite, as CheckFinite words it, once; "" for nothing.
+  // NaN or infinity that ops met which are known to have ended, as CheckFinite words it, once; "" for nothing.
   virtual std::string PollFinite(Device device) = 0;
 };
 

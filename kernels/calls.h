@@ -47,7 +47,7 @@ struct LinearCall {
   std::vector<const LinearWeight*> weights;
   std::vector<TensorView> outs;
   bool add_to_out = false;
-  // Of every row the largest output, and which ones are as large, are all that is wanted: others may be any finite number
+  // Only the largest output of every row, and which ones are as large, are wanted: others may be any finite number
   // below it. Requires: without add_to_out.
   bool only_largest = false;
   // FaultRow of every row of x, where a weight draws faults by row; else empty.

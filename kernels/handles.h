@@ -27,7 +27,7 @@ class WeightDecoder {
   // Writes elements [first, first + count) of row-major order as F32. Threads: safe.
   // Requires: both are multiples of a matrix's row length; of a vector, any range inside it.
   virtual void Decode(int64_t first, int64_t count, float* out) const = 0;
-  // What `count` elements take where they are stored. Requires: a multiple of the row length.
+  // Bytes that `count` elements take where they are stored. Requires: a multiple of the row length.
   virtual int64_t StoredBytes(int64_t count) const = 0;
 };
 
@@ -51,7 +51,7 @@ struct WeightSource {
   float constant = 0;
 
   bool generated() const { return host == nullptr && decoder == nullptr; }
-  // Of the numbers as backends keep exact ones: random ones are F16, which holds them.
+  // Type of the numbers as backends keep exact ones: random ones are F16, which holds them.
   DType type() const {
     if (!generated()) return dtype;
     return stddev == 0.0f ? DType::kF32 : DType::kF16;
@@ -116,7 +116,7 @@ struct KvCacheSpec {
   int stripes = 1;
   AttentionMode mode = AttentionMode::kExact;
   ScOperatorPtr qk, av;  // set where mode is not kExact
-  // What a layer has instead of qk and av; empty where all layers are alike.
+  // Products of a layer instead of qk and av; empty where all layers are alike.
   struct Products {
     ScOperatorPtr qk, av;
     ScExtrasPtr qk_extras = {}, av_extras = {};  // mixed lengths of rows; null = none

@@ -10,7 +10,7 @@
 
 namespace stoch {
 
-// What rows of a product with mixed lengths ran at, or a protected part at one length.
+// Stream lengths that rows of a product with mixed lengths ran at, or a protected part at one length.
 struct ScLengthRecord {
   OpSite site;
   std::string_view op;  // "q_proj", "qk", ...

@@ -68,7 +68,7 @@ class RingProbe {
   virtual ~RingProbe() = default;
   // Before a hop is sent; may take its time. False: the hop is lost.
   virtual bool OnSend(const RingHop& /*hop*/) { return true; }
-  // What arrived, in a form of the backend's own: the same bytes at every hop from one origin.
+  // The window that arrived, in a form of the backend's own: the same bytes at every hop from one origin.
   virtual void OnArrive(const RingHop& /*hop*/, std::span<const uint8_t> /*bytes*/) {}
   // How long a device waits for a hop.
   virtual int64_t limit_ms() const { return kRingLimitMs; }
@@ -76,7 +76,7 @@ class RingProbe {
   static constexpr int64_t kRingLimitMs = 5000;
 };
 
-// What every backend checks of a call before any device does anything. `pass`: the content of the passes.
+// Checks of a call that every backend makes before any device does anything. `pass`: the content of the passes.
 // Errors: InvalidInput naming the site and the operand.
 void CheckRingAttention(const RingAttentionCall& call, const PassLayout& pass);
 // The passes and caches are there. Before anything is read of them.

@@ -38,7 +38,7 @@ struct DealtRows {
   int32_t first_local = 0;  // local position of first_row
 };
 
-// What of a pass each device runs, by sequence of the pass.
+// Rows of a pass that each device runs, by sequence of the pass.
 inline std::vector<DealtRows> DealPass(const PassLayout& pass, const Stripe& stripe) {
   std::vector<DealtRows> dealt;
   int32_t rows = 0;

@@ -28,7 +28,7 @@ struct MatrixBatch {
         row_step(view.step(view.rank - 2)),
         col_step(view.step(view.rank - 1)) {}
 
-  // Of a column in a row of all matrices' rows; in kernels too.
+  // Offset of a column in a row, counted over the rows of all matrices; in kernels too.
   constexpr int64_t Offset(int64_t row, int64_t col) const {
     return row / rows * batch_step + row % rows * row_step + col * col_step;
   }

@@ -78,7 +78,7 @@ bool QuantizeRow(Context& context, const ScLookup& lookup, const float* x, int64
       .Quantize(0, x, out);
 }
 
-// What a thread keeps from tile to tile.
+// State of a thread, kept from tile to tile.
 struct Scratch {
   ScRows q, p;                            // [lefts]
   std::vector<ScLeft> left;               // [lefts]

@@ -27,7 +27,7 @@ struct TileState {
   std::vector<float> scores;  // [rows * group, window]
 };
 
-// What a thread needs for a while.
+// Temporary buffers of a thread.
 struct Scratch {
   struct Run {
     const ScLookup* lookup;

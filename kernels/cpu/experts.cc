@@ -47,7 +47,7 @@ std::vector<std::vector<int64_t>> SlotsByExpert(const ExpertLinearCall& call, in
 }
 
 // The top_k largest of p, in order; every one of them becomes negative.
-void Choose(float* p, int64_t experts, int64_t top_k, int32_t* chosen, float* weights) {
+void TakeLargest(float* p, int64_t experts, int64_t top_k, int32_t* chosen, float* weights) {
   for (int64_t rank = 0; rank < top_k; ++rank) {
     int64_t best = 0;
     for (int64_t e = 1; e < experts; ++e) {
@@ -75,7 +75,7 @@ void Route(Context& context, const RouteCall& call) {
     std::vector<float> p(logits, logits + experts);
     Softmax(context.simd, p.data(), experts);
     float* weights = call.weights.ptr<float>() + row * top_k;
-    Choose(p.data(), experts, top_k, call.chosen.ptr<int32_t>() + row * top_k, weights);
+    TakeLargest(p.data(), experts, top_k, call.chosen.ptr<int32_t>() + row * top_k, weights);
     if (!call.normalize) return;
     float sum = weights[0];
     for (int64_t i = 1; i < top_k; ++i) sum = sum + weights[i];

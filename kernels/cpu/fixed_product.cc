@@ -57,7 +57,7 @@ ExactRows Advance(const ExactRows& w, int64_t rows) {
 int64_t Padded(int64_t cols) { return (cols + FixedLoops::kPad - 1) / FixedLoops::kPad * FixedLoops::kPad; }
 
 // The Euclidean norm of x's integers, rounded up.
-double NormOf(const FixedRows& x, int64_t cols) {
+double EuclideanNorm(const FixedRows& x, int64_t cols) {
   double squares = 0;  // at most 2^59: off by less than a part in 2^37
   for (int64_t i = 0; i < cols; ++i) {
     const double a = x.high[i] * FixedLoops::kDigit + x.low[i];
@@ -74,7 +74,7 @@ void LargestProduct(ThreadPool& pool, const FixedLoops& loops, const Inputs& inp
   constexpr int64_t kRows = 128;  // of a task
   const FixedScreen& screen = *target.screen;
   const int64_t tasks = (target.num_rows + kRows - 1) / kRows;
-  const double norm = NormOf(inputs.rows, cols);
+  const double norm = EuclideanNorm(inputs.rows, cols);
   const double unit = inputs.units.front();
   std::vector<float> uppers(static_cast<size_t>(target.num_rows));
   std::vector<float> best(static_cast<size_t>(tasks), -std::numeric_limits<float>::infinity());
@@ -108,7 +108,7 @@ void LargestProduct(ThreadPool& pool, const FixedLoops& loops, const Inputs& inp
   });
 }
 
-// What a thread works in.
+// Buffers of a thread.
 struct Scratch {
   Array<int16_t> panel;
   std::vector<int64_t> sums;
@@ -180,7 +180,7 @@ void FixedProduct(ThreadPool& pool, const Simd& simd, const float* x, int64_t x_
       loops.stored(inputs.rows, num_x, w, scales, item.count, cols, sums, panel);
     } else {
       if (scratch.panel == nullptr) scratch.panel = MakeArray<int16_t>(panel * stride);
-      // What this thread is likely to read next, on its way while it multiplies: 16 rows of x take 150 ms instead of 160.
+      // Prefetches the rows that this thread is likely to read next: 16 rows of x take 150 ms instead of 160.
       const int64_t after = item.first + pool.size() * panel;
       const void* next = after + item.count <= target.num_rows ? Advance(target.w, after).data : nullptr;
       for (int64_t r = 0; r < item.count; ++r) {

@@ -192,7 +192,7 @@ void UploadLogitQueries(LogitQueryBuffer& buffer, const LogitQueries& queries) {
 
 namespace {
 
-// Of the row of a query, nullptr where it has none.
+// Logits of the row of a query, nullptr where it has none.
 const float* RowOf(const OpSite& site, const LogitRows& logits, int32_t row) {
   if (row < 0) return nullptr;
   const int64_t index = row - logits.first_row;

@@ -16,7 +16,7 @@
 
 namespace stoch::cpu {
 
-// What every rank does in a round. Called from the rank's thread.
+// The work of every rank in a round. Called from the rank's thread.
 struct RingRounds {
   int64_t count = 0;
   // Names the round: site, sequence, KV head.

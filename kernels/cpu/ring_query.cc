@@ -23,7 +23,7 @@ struct Query {
   int64_t kv_head = 0;
 };
 
-// What one rank has of one query; [group] each where it says so.
+// State of one query on one rank; [group] each where it says so.
 struct Share {
   int64_t begin = 0, end = 0;  // local positions that the row sees
   std::vector<float> scores;   // [group][end - begin]: scores, then e, then p, then p' (kPerToken)
@@ -36,7 +36,7 @@ struct Share {
   int64_t size() const { return end - begin; }
 };
 
-// What the ranks agree on.
+// Values that the ranks agree on.
 struct Agreed {
   std::vector<float> maximum, sum, scale;  // [group]
 };

@@ -96,7 +96,7 @@ Array<uint8_t> MakeAverages(const ScOperator& op) {
 // Addend `part` of a count cut in `parts`.
 int Addend(int count, int parts, int part) { return (count + part) / parts; }
 
-bool FitsPanel(const ScOperator& op, int parts) {
+bool CountsFitBytes(const ScOperator& op, int parts) {
   for (size_t at = 0; at < op.counts.size(); ++at) {
     const bool largest = static_cast<int>(at % static_cast<size_t>(op.levels)) == op.levels - 1;
     if (op.counts[at] < 0 || Addend(op.counts[at], parts, parts - 1) > (largest ? 128 : 127)) return false;
@@ -106,7 +106,7 @@ bool FitsPanel(const ScOperator& op, int parts) {
 
 void MakePanelParts(const ScOperator& op, ScLookup* lookup) {
   for (int parts = 1; parts <= 2 && lookup->panel_parts == 0; ++parts)
-    lookup->panel_parts = FitsPanel(op, parts) ? parts : 0;
+    lookup->panel_parts = CountsFitBytes(op, parts) ? parts : 0;
   if (lookup->panel_parts != 2) return;
   const int64_t rows = static_cast<int64_t>(op.masks) * op.levels;
   for (int part = 0; part < 2; ++part) {

@@ -135,7 +135,7 @@ int64_t PackBlocks(ThreadPool& pool, const ScOperator& op, const ScQuantizer& qu
   }
   std::atomic<int64_t> first_bad{rows};
 
-  // Of a row of codes that is not yet transposed: a line more than a power of two, as 64 lines that far apart would
+  // Bytes between rows of codes that are not yet transposed: a line more than a power of two, as 64 lines that far apart would
   // share a few sets of the first-level cache.
   const int64_t stride = cols + kBlockRows;
   struct Scratch {

@@ -75,7 +75,7 @@ using CodeFilter = std::function<void(int64_t row, uint8_t* codes, int32_t* sum)
 int64_t PackBlocks(ThreadPool& pool, const ScOperator& op, const ScQuantizer& quantizer, int64_t first_row,
                    int64_t rows, const RowReader& reader, ScBlocks* blocks, const CodeFilter& filter = {});
 
-// The same for all of `rows` rows.
+// As above, for all of `rows` rows.
 int64_t PackBlocks(ThreadPool& pool, const Simd& simd, const ScOperator& op, const ScScopes& scopes, int64_t rows,
                    int64_t cols, const RowReader& reader, ScBlocks* blocks);
 

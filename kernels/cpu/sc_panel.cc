@@ -15,7 +15,7 @@ constexpr int64_t kLeastBlocks = 16;
 // Items a thread should have, so that none waits long for the last.
 constexpr int64_t kItemsPerThread = 3;
 
-// Of a thread; kept from call to call.
+// Buffers of a thread; kept from call to call.
 struct Scratch {
   Array<uint8_t> table = MakeArray<uint8_t>(PanelLoops::kTableBytes);
   Array<uint16_t> sums = MakeArray<uint16_t>(kMostBlocks * kBlockRows * PanelLoops::kRows);
@@ -33,7 +33,7 @@ struct Scratch {
   }
 };
 
-// What a row of a panel multiplies by in one chunk; null where nothing is added.
+// Factor of a row of a panel in one chunk; null where nothing is added.
 using Lookups = const ScLookup * [PanelLoops::kRows];
 
 void FindLookups(const ScStreams& streams, const ScItem& item, int64_t chunk, Lookups* lookups) {

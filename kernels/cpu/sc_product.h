@@ -32,7 +32,7 @@ struct ScTarget {
   const ScHardwareUse* use = nullptr;  // null: ideal
 };
 
-// What one thread multiplies at a time: rows of a with blocks of a target's b.
+// The work of one thread at a time: rows of a with blocks of a target's b.
 struct ScItem {
   const ScTarget* target = nullptr;
   int64_t first_block = 0;

@@ -140,7 +140,7 @@ class CudaBackend final : public Backend, public CallerStreams {
   PerDevice& At(const Device& device, bool polls_shared = false);
   const PerDevice& At(const Device& device) const;
   PerDevice& EntryOf(const Device& device);  // begins no call
-  // What the process takes of a device besides buffers; `before`: what all processes did before this one's
+  // Memory that the process takes of a device besides buffers; `before`: what all processes did before this one's
   // context.
   static void MeasureRuntime(PerDevice* entry, std::optional<int64_t> before);
   static CallerOrder& CallerOf(PerDevice* entry);

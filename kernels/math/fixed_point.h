@@ -32,10 +32,10 @@ STOCH_HD float FixedScale(uint32_t max_bits, int bits) {
 // The integer of a number of a row. Requires: scale is the row's.
 STOCH_HD int32_t FixedInteger(float value, float scale) { return static_cast<int32_t>(Rint(value * scale)); }
 
-// What one stands for.
+// The value of one unit.
 STOCH_HD double FixedUnit(float scale) { return 1.0 / static_cast<double>(scale); }
 
-// What a sum stands for. Bits: one rounding, for up to kMaxFixedColumns columns.
+// The value of a sum. Bits: one rounding, for up to kMaxFixedColumns columns.
 STOCH_HD float FixedResult(int64_t sum, double input_unit, double weight_unit) {
   return static_cast<float>(static_cast<double>(sum) * (input_unit * weight_unit));
 }

@@ -14,7 +14,7 @@
 namespace stoch {
 namespace {
 
-// Of stream i of side a.
+// Ones in stream i of side a.
 int OnesOf(const ScOperator& op, size_t i) {
   int ones = 0;
   for (int w = 0; w < op.stream_words; ++w)

@@ -202,7 +202,7 @@ void CopyHardware(const ScConfig& from, ScConfig* to) {
   to->fault_seed = from.fault_seed;
 }
 
-// What an arithmetic without streams leaves of a configuration: quantizer, scopes and the accumulator.
+// The parameters of a configuration that an arithmetic without streams keeps: quantizer, scopes and the accumulator.
 ScConfig WithoutStreams(const ScConfig& config) {
   ScConfig result;
   CopyHardware(config, &result);

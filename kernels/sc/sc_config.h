@@ -21,7 +21,7 @@ enum class ScSource : uint8_t { kSobol, kLfsr, kVanDerCorput, kRandom, kList };
 // kAnd:     one AND gate of two free-running streams. kXnor: one XNOR gate of two bipolar-coded streams.
 // kTable:   no streams: a multiplier given as a table of its products. kCounts: the counts themselves are given.
 enum class ScGate : uint8_t { kEnabled, kAnd, kXnor, kTable, kCounts };
-// What an operator computes in: SC, its exact fp32 path, integers of so many bits, or a format of 8 bits a number
+// Arithmetic of an operator: SC, its exact fp32 path, integers of so many bits, or a format of 8 bits a number
 // (kernels/math/number_formats.h). Only SC has streams.
 enum class ScArith : uint8_t { kSc, kFp, kInt2, kInt3, kInt4, kInt5, kInt6, kInt7, kInt8, kFp8E4m3, kMxInt8 };
 

@@ -58,7 +58,7 @@ std::vector<int> ScRowLevels(const ScLengthRule& rule, std::span<const float> me
 // kChunk: level numbers of the (row, chunk) pairs of a call: the number of thresholds below u.
 std::vector<int> ScChunkLevels(const ScLengthRule& rule, std::span<const float> metrics);
 
-// What a product has besides its configuration. Null members: it has none.
+// Extras of a product besides its configuration. Null members: it has none.
 struct ScExtras {
   std::string op;  // "q_proj", for records and messages
   std::shared_ptr<const ScLengthRule> lengths;

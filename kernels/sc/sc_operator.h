@@ -35,7 +35,7 @@ struct ScOperator {
   float scale_floor = 1e-5f;    // the least max |x| of a scope
   bool is_int_product = false;  // kOffset, one mask: every entry is the product of its operands
 
-  // The same table as streams, where the gate allows it (kEnabled, kAnd): count = popcount of the first `rank` bits of
+  // The count table as streams, where the gate allows it (kEnabled, kAnd): count = popcount of the first `rank` bits of
   // side a's stream, bits taken in the order in which side b's source values ascend (ties by cycle).
   bool has_streams = false;
   int stream_words = 0;             // ceil(stoc_len / 64)

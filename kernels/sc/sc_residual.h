@@ -13,15 +13,15 @@
 namespace stoch {
 
 inline constexpr int kResidualTerms = 3;
-// What of |qb| the terms see: |qb| >> shift.
+// Shifts of |qb| in the terms: |qb| >> shift.
 inline constexpr std::array<int, kResidualTerms> kResidualShifts = {2, 4, 6};
-// Of factors, either sign: a factor times 64 >> its shift fits a signed byte.
+// Bound of factors, either sign: a factor times 64 >> its shift fits a signed byte.
 inline constexpr std::array<int, kResidualTerms> kMaxResidualFactors = {7, 4, 6};
 inline constexpr int kMaxResidual = 7;
 inline constexpr int kResidualLevels = 128;
 inline constexpr int kResidualWords = kResidualLevels / 8;
 
-// What a level of side a multiplies the terms with. The sum of the factors is odd.
+// Factors of the terms for a level of side a. The sum of the factors is odd.
 struct ResidualFactors {
   std::array<int8_t, kResidualTerms> factor{};
   int8_t unused = 0;

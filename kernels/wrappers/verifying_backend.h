@@ -26,7 +26,7 @@ class VerifyingBackend final : public ForwardingBackend {
   void RunGraph(std::span<const Device> devices, std::string_view key, const std::function<void()>& body) override;
 
  private:
-  // Of F32 [rows, cols] with dense rows, without gaps.
+  // Requires F32 [rows, cols] with dense rows, without gaps.
   std::vector<uint32_t> Read(const TensorView& matrix);
 };
 

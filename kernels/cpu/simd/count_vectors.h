@@ -40,7 +40,7 @@ struct CountVectors {
   };
   static_assert(kDims * kCodes * kWidth == PanelLoops::kTableBytes && PanelLoops::kDims * 255 < 65536);
 
-  // What a count of 128, stored as 127, lacks: added for the largest positive code, subtracted for the negative one.
+  // The 1 that a count of 128, stored as 127, lacks: added for the largest positive code, subtracted for the negative one.
   struct Excess {
     Sums sums;
     bool any = false;

@@ -18,10 +18,10 @@ constexpr int64_t kSegment = 128;
 // alone is too little on a Zen 4: 15 GB/s on one thread instead of 21.
 constexpr int64_t kAhead = 4096;
 constexpr int64_t kNear = 512;
-// The same for table rows, in dimensions: all rows together are as large as L2 (another 4 %).
+// Prefetch distance of table rows, in dimensions: all rows together are as large as L2 (another 4 %).
 constexpr int64_t kRowsAhead = 32;
 
-// What one row of a looks up and flips for a pair of dimensions.
+// Table rows and sign flips of one row of a for a pair of dimensions.
 struct PairRow {
   __m512i table0_low, table0_high, table1_low, table1_high;
   __m512i flip;

@@ -82,7 +82,7 @@ struct FixedLoops {
   // Requires: cols is a multiple of kPad, and kMaxFixedColumns at most.
   void (*dots)(const FixedRows& x, int64_t num_x, const int16_t* q, int64_t q_stride, int64_t num_w, int64_t cols,
                const void* next, int64_t* sums, int64_t sums_stride);
-  // The same of rows as they are stored, converted by the scale of each, which are read once if they come from memory.
+  // As above, of rows as they are stored, converted by the scale of each, which are read once if they come from memory.
   // Requires: x ends with zeros up to a multiple of kPad. Rows of kI8 are integers already; they have a multiple of kPad
   // columns and meet one row of x.
   void (*stored)(const FixedRows& x, int64_t num_x, const ExactRows& w, const float* scales, int64_t num_w,

@@ -59,7 +59,7 @@ struct TwoLookups {
   static constexpr int64_t kSegment = 128;
   // Blocks that one left row visits together: one, where sums of several do not fit the registers.
   static constexpr int kTogether = kParts == 1 ? 4 : 1;
-  // What several left rows share is made once for so many dimensions: 12 KiB, which stay in the L1 cache.
+  // Tables that several left rows share are made once for so many dimensions: 12 KiB, which stay in the L1 cache.
   static constexpr int64_t kShared = 32;
   // How far ahead of their use codes are prefetched into L2 and into L1, in bytes of a block. What a core asks memory
   // for on behalf of L1 alone is too little: on a Zen 4 a thread reads 14 GB/s that way, 28 by way of L2.
@@ -68,7 +68,7 @@ struct TwoLookups {
   // ScLeft::offsets count bytes of table rows.
   static constexpr uint32_t kPerRow = ScTable::kRowBytes / ScTable::kPairBytes;
 
-  // What a dimension of a left row looks up.
+  // Look-up tables of a dimension of a left row.
   struct Entries {
     Bytes first, second;
   };
@@ -140,7 +140,7 @@ struct TwoLookups {
     }
   }
 
-  // What depends on the codes of a pair of dimensions alone, of a block's rows; signs for every pair of flips.
+  // Values that depend on the codes of a pair of dimensions alone, of a block's rows; signs for every pair of flips.
   struct SharedPair {
     alignas(64) uint8_t first0[kBlockRows];
     uint8_t first1[kBlockRows];

@@ -20,7 +20,7 @@ struct GridBarrier {
   __device__ __forceinline__ void Wait() const {
     Wait([] { __syncthreads(); });
   }
-  // The same for some of a block's threads, thread 0 among them; sync() is a barrier of those.
+  // As above, for some of a block's threads, thread 0 among them; sync() is a barrier of those.
   template <typename Sync>
   __device__ __forceinline__ void Wait(const Sync& sync) const {
     Await(Arrive(sync), sync);

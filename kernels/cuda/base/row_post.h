@@ -20,7 +20,7 @@ struct RowPost {
   explicit operator bool() const { return words != nullptr; }
 };
 
-// Of a row that GPUs make together: output i of a kernel is word first + i, from `half` on first + half_shift + i, here and
+// Places in a row that GPUs make together: output i of a kernel is word first + i, from `half` on first + half_shift + i, here and
 // at each of the peers.
 struct PostPeers {
   int32_t first = 0;
@@ -29,7 +29,7 @@ struct PostPeers {
   uint32_t* words[kMaxPostPeers] = {};
 };
 
-// What a reader of words that other GPUs post does where they do not come: it notes `mark` in `failed` and goes on.
+// A bounded wait for words that other GPUs post: where they do not come, the reader notes `mark` in `failed` and goes on.
 struct PeerWait {
   int* failed = nullptr;  // mapped host memory; null: all words are this GPU's own
   int mark = 0;

@@ -32,7 +32,7 @@ Buffer ZeroedDevice(DeviceContext& ctx, size_t bytes) {
   return buffer;
 }
 
-// What device i gives.
+// Columns that device i gives.
 GatherColumns ColumnsOf(const SiteReporter& reporter, const AllGatherCall& call, const GatherPlan& plan, size_t i) {
   GatherColumns columns;
   columns.reporter = reporter;

@@ -39,7 +39,7 @@ class DeviceGroup {
   // An exchange whose call was checked; call.from are in the order of the group.
   // Async:  enqueued on every device before it returns, so no device waits for work that is yet to be issued.
   void AllGather(const AllGatherCall& call, const GatherPlan& plan);
-  // Of the op that `ctx` runs next: it makes what that device gives to the exchange.
+  // Announces that the op that `ctx` runs next makes the columns which that device gives to the exchange.
   void Announce(const DeviceContext& ctx, const AllGatherCall& call);
   // Throws DeviceError where the group failed since. Requires: its devices have finished.
   void Check();

@@ -12,7 +12,7 @@ namespace stoch::cuda {
 inline constexpr int kMaxGroup = 16;         // devices of one exchange
 inline constexpr int kMaxGatherBlocks = 64;  // enough stores in flight to fill NVLink
 
-// What one device gives: from, or Silu(from) * from2.
+// Columns that one device gives: from, or Silu(from) * from2.
 struct GatherColumns {
   SiteReporter reporter;
   bool silu_mul = false;
@@ -63,7 +63,7 @@ struct PacketGather {
 };
 inline constexpr size_t kLandingBytesPerDevice = 2 * sizeof(uint4) * 2 * kMaxPacketBlocks * kPacketThreads;
 
-// The same as LaunchDirectGather with `waits`: ends once the columns of all devices are in `to`.
+// As LaunchDirectGather with `waits`: ends once the columns of all devices are in `to`.
 // Requires: TakesPackets for every device, and `to` on every device. Of an exchange's outputs nothing is written from
 //           elsewhere: what the previous one wrote may still be read by others.
 void LaunchPacketGather(DeviceContext& ctx, const PacketGather& args, int blocks);
@@ -77,7 +77,7 @@ int GatherBlocks(int64_t elements);
 // Waits for the columns of a row that others post, and puts them where they belong (SharedRow::settle).
 void LaunchSettleRow(const SharedRow& row, cudaStream_t stream);
 
-// What a device gives, to `slab` [rows, cols], dense; and from there to rows `to_stride` apart.
+// Copies the columns that a device gives to `slab` [rows, cols], dense; and from there to rows `to_stride` apart.
 void LaunchPackColumns(DeviceContext& ctx, const GatherColumns& columns, float* slab);
 void LaunchUnpackColumns(DeviceContext& ctx, const float* slab, int64_t rows, int64_t cols, float* to,
                          int64_t to_stride);

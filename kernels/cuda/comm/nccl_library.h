@@ -23,7 +23,7 @@ class NcclError : public DeviceError {
   using DeviceError::DeviceError;
 };
 
-// What NCCL is here: its version as 22809 for 2.28.9, or 0 and why as one clause.
+// The NCCL of this machine: its version as 22809 for 2.28.9, or 0 and why as one clause.
 struct NcclProbe {
   int version = 0;
   std::string problem;

@@ -13,7 +13,7 @@ namespace stoch::cuda {
 __device__ __forceinline__ void CopyAsync16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(to), "l"(from) : "memory");
 }
-// The same; zeros, and `from` is not read, unless `have`.
+// As above; zeros, and `from` is not read, unless `have`.
 __device__ __forceinline__ void CopyAsync16(uint32_t to, const void* from, bool have) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(have ? 16 : 0) : "memory");
 }

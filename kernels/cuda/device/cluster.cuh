@@ -22,7 +22,7 @@ struct Cluster {
     return 1;
 #endif
   }
-  // The same shared variable in block `rank`.
+  // A shared variable as it is in block `rank` (distributed shared memory).
   template <typename T>
   __device__ static T* At(T* shared, int rank) {
 #if __CUDA_ARCH__ >= 900

@@ -30,7 +30,7 @@ __device__ __forceinline__ int32_t FromCountWord(uint32_t word) { return static_
 __device__ __forceinline__ void Post(uint32_t* to, uint32_t word) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
 }
-// The same, after everything that this block wrote before its last barrier.
+// As Post, after everything that this block wrote before its last barrier.
 __device__ __forceinline__ void PostLast(uint32_t* to, uint32_t word) {
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
 }
@@ -39,7 +39,7 @@ __device__ __forceinline__ uint32_t Peek(const uint32_t* from) {
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
   return word;
 }
-// The same of words that another GPU may post.
+// As above, of words that another GPU may post.
 __device__ __forceinline__ uint32_t PeekAnywhere(const uint32_t* from) {
   uint32_t word;
   asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
@@ -100,7 +100,7 @@ __device__ __forceinline__ Word Receive(const Word* from) {
   while (word == 0);
   return word;
 }
-// The same of PostLast: what its block wrote before is visible to this one after its next barrier.
+// As above, of PostLast: everything its block wrote before is visible to this one after its next barrier.
 __device__ __forceinline__ uint32_t ReceiveLast(const uint32_t* from) {
   uint32_t word;
   do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");

@@ -29,7 +29,7 @@ __device__ inline void LoadHead(HeadVector<kPairs>& x, const float* from, int ha
   }
 }
 
-// The same of words that the kernel in front posts (exchange.cuh): waits until they are there.
+// As LoadHead, of words that the kernel before posts (exchange.cuh): waits until they are there.
 template <int kPairs>
 __device__ inline void ReceiveHead(HeadVector<kPairs>& x, const uint32_t* from, int half, int lane) {
   uint32_t words[2 * kPairs];
@@ -95,7 +95,7 @@ __device__ inline void Rotate(HeadVector<kPairs>& x, const HeadVector<kPairs>& t
   }
 }
 
-// The same from memory.
+// As above, from memory.
 template <int kPairs>
 __device__ inline void NormHead(HeadVector<kPairs>& x, const float* weight, float eps, int half, int lane) {
   HeadVector<kPairs> w;

@@ -29,7 +29,7 @@ __device__ __forceinline__ void WgmmaWait(int32_t (&d)[kRegs]) {
   }
 }
 
-// What this thread has written to shared memory is seen by wgmma and bulk copies issued behind a barrier.
+// Proxy fence: writes of this thread to shared memory become visible to wgmma and bulk copies issued after a barrier.
 __device__ __forceinline__ void FenceAsyncProxy() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
@@ -162,7 +162,7 @@ __device__ __forceinline__ uint64_t Descriptor(uint32_t low) {
   asm("mov.b64 %0, {%1, %2};\n" : "=l"(r) : "r"(low), "n"(128 >> 4));
   return r;
 }
-// The same to add distances to in 64 bits: two instructions for each operand instead of three, but more registers.
+// A descriptor to add distances to in 64 bits: two instructions for each operand instead of three, but more registers.
 __device__ __forceinline__ uint64_t DescriptorToAddTo(uint32_t low) { return (uint64_t{128 >> 4} << 32) + low; }
 
 }  // namespace stoch::cuda

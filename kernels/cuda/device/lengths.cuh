@@ -28,7 +28,7 @@ __device__ inline int FixedLevel(const LengthView& view, float metric) {
   return LengthLevel(view, u > 0.0f ? (u < 1.0f ? u : 1.0f) : 0.0f);
 }
 
-// The same between the extremes of a call.
+// As above, between the extremes of a call.
 __device__ inline int CallLevel(const LengthView& view, float metric, float lo, float hi) {
   constexpr float kNoSpread = 1e-8f;
   const float range = hi - lo;
@@ -43,26 +43,26 @@ __device__ inline uint8_t SlotOfLevel(const LengthView& view, int level, int64_t
   return view.slot_of[band * (view.num_thresholds + 2) + level];
 }
 
-// What a rule reads of memory, in shared memory: its reads are one after the other, and each would be a wait.
+// Copy in shared memory of the arrays that a rule reads: its reads are one after the other, and each would be a wait.
 struct StagedRule {
   float thresholds[kMaxByteTables];
   uint8_t slots[kMaxRuleSlots];
 };
-__device__ inline bool FitsStage(const LengthView& view) {
+__device__ inline bool IsStageable(const LengthView& view) {
   return view.has_rule && view.thresholds != nullptr && view.num_thresholds <= kMaxByteTables &&
          view.num_slot_of <= kMaxRuleSlots;
 }
 // Brings the rule of a view, where it fits, by the threads [0, threads), of which this is one. It does not depend on
 // earlier kernels. A barrier makes it visible.
 __device__ inline void StageRule(const LengthView& view, StagedRule& to, int thread, int threads) {
-  if (!FitsStage(view)) return;
+  if (!IsStageable(view)) return;
   for (int i = thread; i < view.num_thresholds; i += threads) to.thresholds[i] = view.thresholds[i];
   for (int i = thread; i < view.num_slot_of; i += threads) to.slots[i] = view.slot_of[i];
 }
 // The view that reads there what StageRule brought.
 __device__ inline LengthView Staged(const LengthView& view, const StagedRule& from) {
   LengthView staged = view;
-  if (FitsStage(view)) {
+  if (IsStageable(view)) {
     staged.thresholds = from.thresholds;
     staged.slot_of = from.slots;
   }

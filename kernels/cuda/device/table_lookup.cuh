@@ -45,7 +45,7 @@ __device__ __forceinline__ uint32_t TopBytes(const ScTables& tables, uint32_t ro
   return __vcmpeq4(row_codes & 0x7f7f7f7fu, top) & 0x80808080u;
 }
 
-// What LookUpWord misses where both codes have that level. `row_tops`: TopBytes of the row's codes.
+// The correction of LookUpWord where both codes have that level. `row_tops`: TopBytes of the row's codes.
 __device__ __forceinline__ int32_t TopCorrection(const ScTables& tables, uint32_t row_tops, uint32_t codes,
                                                  uint32_t signs) {
   const uint32_t both = row_tops & TopBytes(tables, codes);

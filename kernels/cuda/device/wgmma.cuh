@@ -70,7 +70,7 @@ struct Wgmma;
                    : STOCH_WGMMA_REGISTERS_##R                                                                         \
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                              \
     }                                                                                                                  \
-    /* The same with a unsigned. */                                                                                    \
+    /* As above, with a unsigned. */                                                                                   \
     static __device__ __forceinline__ void UnsignedBytes(int32_t (&d)[R], const uint32_t (&a)[4], uint64_t b) {        \
       asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k32.s32.u8.s8 {" STOCH_WGMMA_TEXT_##R                       \
                    "}, {%" #R ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", 1;\n"                                         \

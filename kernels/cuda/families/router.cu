@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(kProductThreads, 1) RouterKernel(const __grid_
   if constexpr (kRows == 1) {
     __shared__ BlockChoice choice;
     if (FitsBlock(args.route)) {
-      if (blockIdx.x == 0) ChooseByBlock(args.route, args.words, choice);
+      if (blockIdx.x == 0) RouteByBlock(args.route, args.words, choice);
       return;
     }
   }

@@ -172,7 +172,7 @@ __device__ __forceinline__ void RankExperts(int top_k, BlockChoice& choice) {
 // words: the logits as they are posted (SumWord), 0 afterwards.
 // Requires: FitsBlock; a block of kBlockThreads, all of which call it.
 // Bits:     RouteCall.
-__device__ __forceinline__ void ChooseByBlock(const RouteArgs& args, uint32_t* words, BlockChoice& choice) {
+__device__ __forceinline__ void RouteByBlock(const RouteArgs& args, uint32_t* words, BlockChoice& choice) {
   const int j = static_cast<int>(threadIdx.x);
   if (j < kChoiceExperts) ShareExponentials(args, words, choice);
   __syncthreads();

@@ -15,7 +15,7 @@ inline constexpr int kDigits = 3;  // bytes of a number of x
 inline constexpr int kStepCols = FixedWeightView::kStepCols;
 inline constexpr int kBlockCols = FixedWeightView::kBlockCols;
 inline constexpr int kBlockSteps = kBlockCols / kStepCols;  // that weights are loaded for at a time
-// Of weights in a step of a group of 16 rows: two halves of 16 bytes a lane.
+// Loads of weights in a step of a group of 16 rows: two halves of 16 bytes a lane.
 inline constexpr int kWeightStepBytes = FixedWeightView::kGroupRows * kStepCols * 2;
 inline constexpr int kVectorRows = 8;   // rows of x of the kernel that reads weights straight into products
 inline constexpr int kTileTokens = 64;  // rows of x of a tile
@@ -31,7 +31,7 @@ struct Operand {
   int tile_rows = 0;        // rows of x of a tile
   bool by_digit = false;    // column digit * tile_rows + row, else row * kDigits + digit
   int64_t steps = 0;        // along a weight's padded columns
-  // Of a row that finds its largest output (fixed_screen.h), written: the norm of its integers, rounded up, and 0.
+  // Bounds of a row that finds its largest output (fixed_screen.h), written: the norm of its integers, rounded up, and 0.
   double* norm = nullptr;
   uint32_t* best = nullptr;
 };

@@ -14,7 +14,7 @@
 namespace stoch::cuda {
 namespace {
 
-// What cuBLAS asks for on Hopper; given by us so that it never allocates while a graph is recorded.
+// The workspace that cuBLAS asks for on Hopper; given by us so that it never allocates while a graph is recorded.
 constexpr size_t kCublasWorkspaceBytes = size_t{32} << 20;
 
 // The stream that devices on one GPU share (SharesStreams): made at first use, for as long as the process lives.

@@ -74,12 +74,12 @@ class DeviceContext {
   // For one kernel at a time on `stream`.
   GridBarrier grid_barrier() const { return {static_cast<unsigned*>(barrier_.data())}; }
 
-  // Of kernels whose blocks wait for each other, kFlags of them: 0 before and after each. For one kernel at a time on
+  // Flags of kernels whose blocks wait for each other, kFlags of them: 0 before and after each. For one kernel at a time on
   // `stream`.
   static constexpr int64_t kFlags = 16384;
   int* flags() const { return static_cast<int*>(flags_.data()); }
 
-  // What blocks of such a kernel hand to each other (device/exchange.cuh), kWords of them: 0 before and after each.
+  // Words that blocks of such a kernel hand to each other (device/exchange.cuh), kWords of them: 0 before and after each.
   static constexpr int64_t kWords = int64_t{1} << 22;
   uint32_t* words() const { return static_cast<uint32_t*>(words_.data()); }
 

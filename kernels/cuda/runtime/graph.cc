@@ -108,7 +108,7 @@ void GraphCache::Record(Entry& entry, const std::function<void()>& body) {
       if (graph != nullptr) (void)cudaGraphDestroy(graph);
     }
     (void)cudaGetLastError();
-    // What was recorded has not run, so the first row is still 0. Where a device is lost, `throw` says why.
+    // The recorded kernels have not run, so the first row is still 0. Where a device is lost, `throw` says why.
     for (DeviceContext* context : contexts_) {
       try {
         DeviceGuard guard(context->device);
@@ -129,7 +129,7 @@ void GraphCache::Record(Entry& entry, const std::function<void()>& body) {
     cudaGraphExec_t exec = nullptr;
     if (code == cudaSuccess) code = cudaGraphInstantiate(&exec, graphs[i], 0);
     if (exec != nullptr) entry.graphs.push_back(exec);
-    // What a first launch would do is done before any device waits for another.
+    // The work of a first launch is done before any device waits for another.
     if (code == cudaSuccess && contexts_.size() > 1) code = cudaGraphUpload(exec, contexts_[i]->stream);
     (void)cudaGraphDestroy(graphs[i]);
   }

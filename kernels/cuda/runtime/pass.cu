@@ -129,7 +129,7 @@ void CudaPass::Upload(const PassLayout& layout) {
     std::copy(s.pages.begin(), s.pages.end(), pages + i * static_cast<size_t>(limits_.max_pages_per_sequence));
   }
   KeepLayout(layout);
-  // Of each batch longest context first: the short tiles fill the gaps at the end of a launch.
+  // Longest context first in each batch: the short tiles fill the gaps at the end of a launch.
   for (const TileBatch& batch : batches_) {
     const auto begin = tiles_.begin() + batch.first_tile;
     std::stable_sort(begin, begin + batch.num_tiles, [](const QueryTile& a, const QueryTile& b) {

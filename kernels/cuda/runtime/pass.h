@@ -69,7 +69,7 @@ struct TileBatch {
   int32_t max_length = 0;  // of them
 };
 
-// What a kernel sees of a pass; all pointers are device memory with room for the limits. Passed by value.
+// A pass as kernels see it; all pointers are device memory with room for the limits. Passed by value.
 struct PassView {
   const int32_t* ids = nullptr;             // [max_rows]
   const int32_t* positions = nullptr;       // [max_rows] absolute position of each row
@@ -92,7 +92,7 @@ class CudaPass final : public Pass {
   const PassLimits& limits() const { return limits_; }
   const PassView& view() const { return view_; }
 
-  // Of the layout last uploaded.
+  // Device views of the layout last uploaded.
   int64_t rows() const { return rows_; }
   int64_t num_output_rows() const { return num_output_rows_; }
   const std::vector<QueryTile>& tiles() const { return tiles_; }

@@ -21,7 +21,7 @@ class SiteTable {
   SiteTable();
 
   int Id(const OpSite& site);  // >= 1; the same of the same site
-  // Of an id that Id gave. Its name lives as long as the table.
+  // The site of an id that Id gave. Its name lives as long as the table.
   OpSite Site(int id) const;
 
   int* begun() const { return static_cast<int*>(begun_.data()); }  // SiteReporter

@@ -19,7 +19,7 @@
 #include "kernels/cuda/base/memory.h"
 #include "kernels/cuda/runtime/test_fault.h"
 
-// What a failed device assert calls; the headers name it in debug builds only.
+// The function that a failed device assert calls; the headers name it in debug builds only.
 extern "C" __device__ void __assertfail(const char* message, const char* file, unsigned line, const char* function,
                                         size_t char_size);
 

@@ -19,7 +19,7 @@ namespace stoch::cuda {
 // it can be said how long it took to notice, and whether the right op was named.
 class TestFault {
  public:
-  // What STOCH_TEST_DEVICE_FAULT asks for; null where it is not set. It names a file, of which the first process to ask
+  // The fault that STOCH_TEST_DEVICE_FAULT asks for; null where it is not set. It names a file, of which the first process to ask
   // takes the first line: "illegal N" (an illegal address), "assert N" or "hang N" at op number N from then on, or
   // "none". A file without lines: null.
   // Errors: DeviceError for another line.

@@ -36,7 +36,7 @@ struct PickEntry {
   uint32_t value = 0;
 };
 
-// What kernels see; all pointers have room for the limits. Passed by value.
+// Queries as kernels see them; all pointers have room for the limits. Passed by value.
 struct LogitQueryView {
   const PickRecord* picks = nullptr;       // device, [max_picks]
   const LogProbQuery* logprobs = nullptr;  // device, [max_logprobs]

@@ -14,7 +14,7 @@ namespace stoch::cuda {
 
 // first_bad: device int64, lowered (atomicMin) to the first row of the stack that holds NaN or infinity.
 
-// Of a slab whose rows are `stride` elements apart (0: its columns), `channels` (null: all in order), each times its entry of
+// Channels of a slab whose rows are `stride` elements apart (0: its columns): `channels` (null: all in order), each times its entry of
 // `smooth` (null: 1).
 struct PackedChannels {
   int64_t stride = 0;

@@ -43,7 +43,7 @@ struct FixedWeightView {
   int64_t padded_cols = 0;        // multiple of kBlockCols
   const float* scales = nullptr;  // [padded_rows()]: the FixedScale of each row
 
-  // Of each integer q of a weight a byte h besides, q = 256 h + r, and of each row the norm of its r: what finds the largest
+  // A high byte h of each integer q of a weight, q = 256 h + r, and the norm of r of each row: they find the largest
   // output without reading all (linear/fixed_screen.h), and where that leaves what it found.
   struct Screen {
     const uint8_t* bytes = nullptr;  // [row groups][steps][lane][16]: operands of int8 products, as lanes take them
@@ -55,7 +55,7 @@ struct FixedWeightView {
   Screen screen;
 
   STOCH_LAYOUT_FN int64_t padded_rows() const { return (rows + kGroupRows - 1) / kGroupRows * kGroupRows; }
-  // Of eight numbers from column 8 * vector on, in vectors.
+  // Offset of eight numbers from column 8 * vector on, in vectors.
   STOCH_LAYOUT_FN int64_t vector_offset(int64_t row, int64_t vector) const {
     const int64_t step = row / kGroupRows * (padded_cols / kStepCols) + vector / 4;
     return (step * 2 + row / 8 % 2) * 32 + row % 8 * 4 + vector % 4;
@@ -91,7 +91,7 @@ class CudaLinear final : public LinearWeight {
   const T& view() const {
     return std::get<T>(view_);
   }
-  // Of precision kFp32.
+  // A weight of precision kFp32.
   bool is_fixed_point() const { return std::holds_alternative<FixedWeightView>(view_); }
 
  private:
@@ -129,7 +129,7 @@ class CudaEmbedding final : public EmbeddingTable {
   Buffer memory_;  // empty where the table is the tied head's memory, which then must live longer
 };
 
-// What a FixedWeightView::Screen takes.
+// Bytes that a FixedWeightView::Screen takes.
 int64_t ScreenBytes(int64_t rows, int64_t cols);
 
 // The ops of Backend, for one device.

@@ -173,7 +173,7 @@ struct ReduceStage {
   static constexpr int kLines = 8;  // that a copy of all lanes spans
   static constexpr int kRows = kFourTokens ? 16 : 8;
   static constexpr int kTokens = kFourTokens ? 4 : kTileTokens;
-  // Of a quad: sums [4][kParts][32 words], weight scales [kRows][4], activation scales [kTokens][4], their gains.
+  // Contents of a quad: sums [4][kParts][32 words], weight scales [kRows][4], activation scales [kTokens][4], their gains.
   static constexpr int kPartialBytes = kQuad * kParts * kUnitBytes;
   static constexpr int kLineBytes = kQuad * static_cast<int>(sizeof(float));
   static constexpr int kQuadBytes = kPartialBytes + (kRows + kTokens * (kMixed ? 2 : 1)) * kLineBytes;
@@ -206,7 +206,7 @@ struct UnitCopier {
   int end;
   int step;
   int begin = 0;  // the next stage's first chunk
-  // What this lane copies of chunk begin + lane / 8: a vector of partials, a token's scale, a row's scale.
+  // Sources of this lane's copies of chunk begin + lane / 8: a vector of partials, a token's scale, a row's scale.
   const uint8_t* partials = nullptr;
   const float* scale_a = nullptr;
   const float* scale_b = nullptr;

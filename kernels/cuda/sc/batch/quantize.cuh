@@ -7,7 +7,7 @@
 
 namespace stoch::cuda {
 
-// What a lane holds of it: elements lane, lane + 32, ... of its warp's share, one of kWarps.
+// A lane's share of it: elements lane, lane + 32, ... of its warp's share, one of kWarps.
 template <int kWarps>
 class ChunkOfRow {
  public:
@@ -25,7 +25,7 @@ class ChunkOfRow {
     if (prologue_ == Prologue::kSiluMul) y_at_ = source.x2 + row * source.x2_stride + begin;
   }
 
-  // What does not depend on earlier kernels.
+  // Loads that do not depend on earlier kernels.
   __device__ __forceinline__ void LoadNormWeights() {
     if (prologue_ != Prologue::kRmsNorm) return;
 #pragma unroll

@@ -26,16 +26,16 @@ struct KvLayout {
     return ((PageHead(page, head) << page_shift) + slot) * head_dim;
   }
   STOCH_HD int64_t Scale(int32_t page, int head, int slot) const { return (PageHead(page, head) << page_shift) + slot; }
-  // Of dimensions 4 * word and on.
+  // Offset of dimensions 4 * word and on.
   STOCH_HD int64_t KWord(int32_t page, int head, int word, int slot) const {
     return (PageHead(page, head) * (head_dim / 4) << page_shift) + KeyWord(word) + KeySlot(slot);
   }
-  // Of slots 4 * group and on.
+  // Offset of slots 4 * group and on.
   STOCH_HD int64_t VWord(int32_t page, int head, int group, int dim) const {
     return (PageHead(page, head) << (page_shift - 2)) * head_dim + ValueGroup(group) + ValueDim(dim);
   }
 
-  // The same within a page and head. Of a tile: from a word of keys to the next, from four positions of values to the next
+  // Offsets within a page and head. Strides of a tile: from a word of keys to the next, from four positions of values to the next
   // four, and from 16 dimensions to the next 16.
   static constexpr int kTile = 16;  // positions
   static constexpr int kTileKey = 16;

@@ -26,7 +26,7 @@ struct LengthTable {
 // The table of an operator by itself.
 LengthTable MakeLengthTable(TableCache& cache, const ScOperator& op);
 
-// The same as kernels read it that keep rows of counts in shared memory, a byte a count (ScTables::counts8). Of length 0
+// A table as kernels read it that keep rows of counts in shared memory, a byte a count (ScTables::counts8). Of length 0
 // every count is 0.
 struct alignas(16) ByteTable {
   const uint8_t* counts = nullptr;  // [mask_bits + 1][levels][levels]
@@ -36,7 +36,7 @@ struct alignas(16) ByteTable {
 };
 inline constexpr int kMaxByteTables = 32;
 
-// The same as streams in the order of the longest (kernels/sc/sc_nested.h). Null: length 0.
+// A table as streams in the order of the longest (kernels/sc/sc_nested.h). Null: length 0.
 struct StreamTable {
   const uint32_t* streams = nullptr;  // [masks][levels][words] of the longest
   float gain = 0.0f;
@@ -93,7 +93,7 @@ struct RowSlots {
   int64_t per_row = 1;
 };
 
-// What the rows of a call run at: the groups of their lengths, and in device memory the group of each slot [slots] (null:
+// Stream lengths of the rows of a call: the groups of their lengths, and in device memory the group of each slot [slots] (null:
 // there is one group) and the slots.
 struct CallLengths {
   std::span<const LengthGroup> groups;
@@ -101,7 +101,7 @@ struct CallLengths {
   RowSlots slots;
 };
 
-// What an operator, or what its extras have in place of it, is to kernels. Keeps the memory of a view.
+// Device tables of an operator, or of the operators that its extras have in place of it. Keeps the memory of a view.
 // Errors:   OutOfMemory.
 // Async:    copies wait, so not while a graph is recorded; `cache` must live as long.
 class LengthTables {

@@ -24,7 +24,7 @@ struct CountQuarter {
 inline constexpr int kQuarterLevels = 32;
 inline constexpr int kCountQuarters = 4;
 
-// What a kernel sees of an operator; passed by value.
+// An operator as kernels see it; passed by value.
 struct ScTables {
   // [masks][levels][levels], low byte of the count. Null for kOffset. Exact but for one possible exception: where
   // top_is_256 is set, entry (levels-1, levels-1) of every mask stands for 256 and reads 0.
@@ -58,7 +58,7 @@ class TableCache {
   explicit TableCache(Device device) : device_(device) {}
   // The tables of `op`, copied to the device at first use (synchronous; so not while a graph is recorded).
   const ScTables& Get(const ScOperator& op);
-  // What plans need to know of it, kept with its tables.
+  // Traits of it that plans read, kept with its tables.
   const ScTraits& Traits(const ScOperator& op);
   // The counts of an operator that keeps them in 32 bits. Requires: wide_counts.
   const int32_t* Wide(const ScOperator& op);

@@ -109,11 +109,11 @@ Choice Make() {
           Geometry<kWords, kHalves, kTokens>::kStageBytes};
 }
 template <int kTokens>
-Choice ChooseUsual(bool owners) {
+Choice UsualKernel(bool owners) {
   return owners ? Make<4, 1, false, kTokens, true>() : Make<4, 1, false, kTokens>();
 }
 template <int kTokens>
-Choice ChooseTable(int words, int halves) {
+Choice RankTableKernel(int words, int halves) {
   if (halves == 2) return words == 3 ? Make<3, 2, true, kTokens>() : Make<4, 2, true, kTokens>();
   switch (words) {
     case 1: return Make<1, 1, true, kTokens>();
@@ -123,18 +123,18 @@ Choice ChooseTable(int words, int halves) {
   }
 }
 template <int kTokens>
-Choice ChooseMixed(bool owners) {
+Choice MixedRowsKernel(bool owners) {
   return owners ? Make<4, 1, false, kTokens, true, true>() : Make<4, 1, false, kTokens, false, true>();
 }
 // The sizes of PlanScLinear.
-Choice Choose(const ScStreams& streams, bool usual, bool owners) {
+Choice KernelOf(const ScStreams& streams, bool usual, bool owners) {
   switch (streams.tile_tokens) {
-    case 16: return usual ? ChooseUsual<16>(owners) : ChooseTable<16>(streams.words, streams.halves);
-    case 24: return ChooseUsual<24>(owners);
-    case 32: return usual ? ChooseUsual<32>(owners) : ChooseTable<32>(streams.words, streams.halves);
-    case 48: return ChooseUsual<48>(owners);
+    case 16: return usual ? UsualKernel<16>(owners) : RankTableKernel<16>(streams.words, streams.halves);
+    case 24: return UsualKernel<24>(owners);
+    case 32: return usual ? UsualKernel<32>(owners) : RankTableKernel<32>(streams.words, streams.halves);
+    case 48: return UsualKernel<48>(owners);
     case 96: return Make<4, 1, false, 96>();
-    default: return usual ? ChooseUsual<64>(owners) : ChooseTable<64>(streams.words, streams.halves);
+    default: return usual ? UsualKernel<64>(owners) : RankTableKernel<64>(streams.words, streams.halves);
   }
 }
 
@@ -174,9 +174,9 @@ void LaunchScBatchWgmma(DeviceContext& ctx, const LinearPlan& plan, const ScTabl
   if (shares.stored_chunks > 0) {
     args.outputs.partials = scratch.Take<uint8_t>(args.outputs.partial_bytes() / streams.chunks * shares.stored_chunks);
   }
-  const Choice choice = rows == nullptr             ? Choose(streams, usual, owners)
-                        : streams.tile_tokens == 24 ? ChooseMixed<24>(owners)
-                                                    : ChooseMixed<32>(owners);
+  const Choice choice = rows == nullptr             ? KernelOf(streams, usual, owners)
+                        : streams.tile_tokens == 24 ? MixedRowsKernel<24>(owners)
+                                                    : MixedRowsKernel<32>(owners);
   STOCH_CHECK(rows == nullptr || streams.tile_tokens == 24 || streams.tile_tokens == 32);
   args.stages = plan.stages;
   STOCH_CHECK(plan.shared_bytes >= kRingHeader + args.stages * choice.stage_bytes);

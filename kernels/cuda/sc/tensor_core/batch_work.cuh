@@ -74,7 +74,7 @@ struct RingPlace {
   }
 };
 
-// What a block works on: a run of chunks of one tile, which is 256 rows of one task and a tile of tokens. A block takes
+// The work of a block: a run of chunks of one tile, which is 256 rows of one task and a tile of tokens. A block takes
 // a range of the chunks of all tiles, numbered tile by tile, token tiles varying fastest.
 struct Run {
   int tile;

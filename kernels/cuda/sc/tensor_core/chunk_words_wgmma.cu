@@ -6,7 +6,7 @@
 namespace stoch::cuda {
 namespace {
 
-const void* Choose(DeviceContext& ctx, const LinearPlan& plan) {
+const void* KernelOf(DeviceContext& ctx, const LinearPlan& plan) {
   const auto* const kernel =
       reinterpret_cast<const void*>(prefill::PrefillWgmmaKernel<4, 1, false, true, ChunkWordsArgs>);
   prefill::AllowLaunch(ctx, kernel, plan, kChunkStageBytes);
@@ -16,11 +16,11 @@ const void* Choose(DeviceContext& ctx, const LinearPlan& plan) {
 }  // namespace
 
 int64_t MaxChunkWordsClusters(DeviceContext& ctx, const LinearPlan& plan) {
-  return prefill::MaxClusters(Choose(ctx, plan), plan);
+  return prefill::MaxClusters(KernelOf(ctx, plan), plan);
 }
 
 void LaunchChunkWordsWgmma(DeviceContext& ctx, const LinearPlan& plan, const ChunkWordsArgs& args) {
-  prefill::Launch(ctx, Choose(ctx, plan), plan, args, args.schedule.clusters);
+  prefill::Launch(ctx, KernelOf(ctx, plan), plan, args, args.schedule.clusters);
 }
 
 }  // namespace stoch::cuda

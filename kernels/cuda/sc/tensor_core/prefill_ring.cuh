@@ -21,7 +21,7 @@ inline constexpr int kUnitBytes = kTokens * 16;
 inline constexpr int kTokenScaleBytes = kTokens * 4;
 inline constexpr int kScaleBytes = kTokenScaleBytes + kPrefillRows * 4;  // of the chunk that ends in a stage
 inline constexpr int kMaxStages = 6;
-// What the consumers take beyond the even share of a launch of kThreads, the producer's warpgroup gives back.
+// Registers that the consumers take beyond the even share of a launch of kThreads, the producer's warpgroup gives back.
 inline constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
 inline constexpr int kProducerRegisters = kPrefillGroups == 2 ? 24 : 32;
 inline constexpr int kConsumerRegisters =
@@ -108,7 +108,7 @@ static_assert(kStageBytes<4, true, ChunkWordsArgs> == kChunkStageBytes);
 template <bool kMixed, typename Args>
 inline constexpr uint32_t kRowScales = (kMixed && kHasChunkWords<Args> ? 2 : 1) * kTokenScaleBytes;
 
-// What consumers will load of the codes of `rows` rows, blocks [begin, end). They ask for a block one ahead; of one word it
+// Prefetches the codes that consumers will load of `rows` rows, blocks [begin, end). They ask for a block one ahead; of one word it
 // is done before memory has answered.
 __device__ __forceinline__ void PrefetchCodes(const ScKernelTask& task, const ScStreams& s, int first_row, int rows,
                                               int begin, int end) {

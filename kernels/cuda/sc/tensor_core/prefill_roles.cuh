@@ -133,7 +133,7 @@ struct Consumer {
     ring.Next();
   }
 
-  // The same of a block of kLength words with words of chunks: more than kChunkPartWords come in two stages, each released
+  // As above, of a block of kLength words with words of chunks: more than kChunkPartWords come in two stages, each released
   // when what it fed is done. (In one function with the above, the kernel of 128 cycles runs out of registers.)
   template <int kWidth, int kLength, bool kFirst>
   __device__ __forceinline__ void MultiplyParts(const uint32_t (&codes)[2], const PackedRanks (&ranks)[2]) {
@@ -222,7 +222,7 @@ struct Consumer {
     Release(held);
   }
 
-  // The same with scale and gain of a token next to each other. Loads are a batch of columns ahead and may not move behind
+  // As above, with scale and gain of a token next to each other. Loads are a batch of columns ahead and may not move behind
   // the barrier of the warp: where they are needed, each would take its latency.
   template <int kWidth>
   __device__ __forceinline__ void ScaleMixedChunk() {
@@ -367,7 +367,7 @@ struct Consumer {
     }
   }
 
-  // The same of slots, whose outputs lie anywhere.
+  // As above, of slots, whose outputs lie anywhere.
   __device__ void WriteSlots(const ScKernelTask& task, int first_row, int token_tile) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const int row = first_row + lane / 4;
@@ -385,7 +385,7 @@ struct Consumer {
     }
   }
 
-  // The same of tokens that are rows in an order of their own, of which `those` are left from the tile's first on.
+  // As above, of tokens that are rows in an order of their own, of which `those` are left from the tile's first on.
   __device__ void WriteRows(const ScKernelTask& task, int first_row, const int32_t* rows, int those) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const int row = first_row + lane / 4;
@@ -435,7 +435,7 @@ struct Consumer {
       if (piece.chunk_begin == piece.chunk_end) continue;
       const int last_blocks = piece.chunk_end == s.chunks ? tail_blocks : s.blocks_per_chunk;
       const ScKernelTask& task = TaskOf(args, piece.tile / schedule.supers, piece.tile % schedule.supers);
-      // Of the first chunk in ChunkWordsArgs::words.
+      // Index of the first chunk in ChunkWordsArgs::words.
       const int at = kHasChunkWords<Args> ? piece.tile / schedule.supers * s.chunks + piece.chunk_begin : 0;
       const int warp_row = FirstRow(task, piece.tile % schedule.supers, rank) + warp * 16;
       if (warp_row / 64 * 64 >= task.rows_padded) {
@@ -458,7 +458,7 @@ struct Consumer {
           static_cast<int64_t>(row / kTileRows) * s.dim_blocks + piece.chunk_begin * s.blocks_per_chunk;
       const uint32_t* codes = reinterpret_cast<const uint32_t*>(task.codes + first_tile * kTileBytes +
                                                                 row % kTileRows * kTileDims + lane % 4 * 4);
-      // Of grouped slots it is all of them; said so, the kernel of two words keeps its registers.
+      // For grouped slots it is all of them; told so, the kernel of two words keeps its registers.
       const int chunks = kIsGrouped<Args> ? s.chunks : piece.chunk_end - piece.chunk_begin;
       // Where a chunk has one of four lengths, tiles of all widths would be twelve loops, whose registers do not fit.
       if (kHasChunkWords<Args> || piece.width == 3) {

@@ -35,7 +35,7 @@ const void* KernelOf(const GroupedArgs& args) {
 }
 
 template <typename Args>
-const void* Choose(DeviceContext& ctx, const LinearPlan& plan, const Args& args) {
+const void* KernelOf(DeviceContext& ctx, const LinearPlan& plan, const Args& args) {
   const void* kernel = KernelOf(args);
   prefill::AllowLaunch(ctx, kernel, plan, prefill::StageBytes(args.streams, false));
   return kernel;
@@ -44,15 +44,15 @@ const void* Choose(DeviceContext& ctx, const LinearPlan& plan, const Args& args)
 }  // namespace
 
 int64_t MaxPrefillClusters(DeviceContext& ctx, const LinearPlan& plan, const PrefillArgs& args) {
-  return prefill::MaxClusters(Choose(ctx, plan, args), plan);
+  return prefill::MaxClusters(KernelOf(ctx, plan, args), plan);
 }
 
 void LaunchPrefillWgmma(DeviceContext& ctx, const LinearPlan& plan, const PrefillArgs& args) {
-  prefill::Launch(ctx, Choose(ctx, plan, args), plan, args, args.schedule.clusters);
+  prefill::Launch(ctx, KernelOf(ctx, plan, args), plan, args, args.schedule.clusters);
 }
 
 void LaunchGroupedWgmma(DeviceContext& ctx, const LinearPlan& plan, const GroupedArgs& args) {
-  const void* kernel = Choose(ctx, plan, args);
+  const void* kernel = KernelOf(ctx, plan, args);
   GroupedArgs copy = args;
   GroupedSchedule& schedule = copy.schedule;
   const int pieces = schedule.most_tiles * schedule.supers;

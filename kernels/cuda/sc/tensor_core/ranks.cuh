@@ -22,7 +22,7 @@ __device__ __forceinline__ void FillRankTable(const uint16_t* ranks, int masks, 
   }
 }
 
-// The same, and as they come from the table: in four registers, so that nothing has to take them apart.
+// As above, and as they come from the table: in four registers, so that nothing has to take them apart.
 struct ApartRanks : PackedRanks {
   uint32_t each[4];
   template <int kByte>

@@ -30,7 +30,7 @@ const void* KernelOf(const RowGroupArgs& args) {
   }
 }
 
-const void* Choose(DeviceContext& ctx, const LinearPlan& plan, const RowGroupArgs& args) {
+const void* KernelOf(DeviceContext& ctx, const LinearPlan& plan, const RowGroupArgs& args) {
   STOCH_CHECK(args.mixed || args.ranks == nullptr);
   const void* kernel = KernelOf(args);
   prefill::AllowLaunch(ctx, kernel, plan, prefill::StageBytes(args.streams, args.mixed));
@@ -40,11 +40,11 @@ const void* Choose(DeviceContext& ctx, const LinearPlan& plan, const RowGroupArg
 }  // namespace
 
 int64_t MaxRowGroupClusters(DeviceContext& ctx, const LinearPlan& plan, const RowGroupArgs& args) {
-  return prefill::MaxClusters(Choose(ctx, plan, args), plan);
+  return prefill::MaxClusters(KernelOf(ctx, plan, args), plan);
 }
 
 void LaunchRowGroupWgmma(DeviceContext& ctx, const LinearPlan& plan, const RowGroupArgs& args, int clusters) {
-  prefill::Launch(ctx, Choose(ctx, plan, args), plan, args, clusters);
+  prefill::Launch(ctx, KernelOf(ctx, plan, args), plan, args, clusters);
 }
 
 }  // namespace stoch::cuda

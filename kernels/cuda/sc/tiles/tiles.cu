@@ -51,7 +51,7 @@ struct ClosedForm {
 };
 
 template <int kTokens, bool kPartials>
-Kernel Choose(TileForm form, int words, int halves, bool table) {
+Kernel KernelOf(TileForm form, int words, int halves, bool table) {
   constexpr int kWarps = kTokens == kTileTokensNarrow ? 16 : 8;
   using Direct = tiles::Shape<kTokens, kWarps, kTileStages, kPartials>;
   using Looked = tiles::Shape<kTokens, kWarps, kTileTableStages, kPartials>;
@@ -120,9 +120,9 @@ void LaunchScTiles(DeviceContext& ctx, const LinearPlan& plan, const ScOperator&
   } else {
     LaunchExpandStreams(ctx, tables, a, streams, nullptr, 0);
   }
-  const Kernel kernel = !split   ? Choose<kTileTokensWide, false>(form, shape.words, shape.halves, table)
-                        : narrow ? Choose<kTileTokensNarrow, true>(form, shape.words, shape.halves, table)
-                                 : Choose<kTileTokensWide, true>(form, shape.words, shape.halves, table);
+  const Kernel kernel = !split   ? KernelOf<kTileTokensWide, false>(form, shape.words, shape.halves, table)
+                        : narrow ? KernelOf<kTileTokensNarrow, true>(form, shape.words, shape.halves, table)
+                                 : KernelOf<kTileTokensWide, true>(form, shape.words, shape.halves, table);
   const auto shared = static_cast<size_t>(plan.shared_bytes);
   AllowShared(ctx, kernel, shared);
   LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(threads)), shared,
