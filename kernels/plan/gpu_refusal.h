@@ -11,8 +11,6 @@ namespace stoch {
 
 // The setting of a product that no GPU kernel takes, "" where there is none.
 inline std::string WhyNoGpuKernel(const ScConfig& config) {
-  if (config.arith == ScArith::kFp8E4m3) return "arith=fp8_e4m3";
-  if (config.arith == ScArith::kMxInt8) return "arith=mxint8";
   if (config.arith != ScArith::kSc) return "";
   switch (config.gate) {
     case ScGate::kEnabled:

@@ -10,6 +10,7 @@
 #include "kernels/base/usable_threads.h"
 #include "kernels/context_bucket.h"
 #include "kernels/math/elementary.h"
+#include "kernels/math/number_formats.h"
 #include "kernels/math/random.h"
 #include "tests/kernels/device_tensor.h"
 #include "tests/kernels/reference_cache.h"
@@ -88,6 +89,7 @@ AttentionRows RunPasses(Backend& backend, const AttentionShape& shape, const Pas
   if (shape.mode != AttentionMode::kExact) {
     spec.qk = Operator(shape.qk, shape.mode);
     spec.av = Operator(shape.av, shape.mode);
+    if (shape.qk.arith == ScArith::kMxInt8) spec.key_scales = (shape.head_dim + kMxBlock - 1) / kMxBlock;
     if (shape.qk_extras != nullptr || shape.av_extras != nullptr) {
       spec.layers.assign(2, {spec.qk, spec.av, shape.qk_extras, shape.av_extras});
     }

@@ -9,6 +9,7 @@
 
 #include "kernels/registry.h"
 #include "models/decoder/memory_plan.h"
+#include "tests/kernels/gpu/cuda_or_skip.h"
 #include "tests/research/tiny_logits.h"
 #include "tests/support/expect_invalid.h"
 #include "tests/support/temp_dir.h"
@@ -50,6 +51,20 @@ TEST_F(FormatsModel, BitsAreThoseOfARowWhateverItsPasses) {
     for (const char* variant : {"scalar", "avx2"}) {
       EXPECT_TRUE(SameLogits(expected, Logits(settings, {.variant = variant}))) << settings << ' ' << variant;
     }
+  }
+}
+
+TEST_F(FormatsModel, AGpuHasTheBitsOfACpu) {
+  STOCH_CUDA_OR_SKIP();
+  for (const std::string settings : kSettings) {
+    const std::vector<float> expected = Logits(settings);
+    EXPECT_TRUE(SameLogits(expected, Logits(settings, {.on_gpu = true}))) << settings;
+    EXPECT_TRUE(SameLogits(expected, Logits(settings, {.rows = 1, .on_gpu = true}))) << settings << ", steps";
+    EXPECT_TRUE(SameLogits(expected, Logits(settings, {.rows = 7, .others = 3, .on_gpu = true}))) << settings;
+  }
+  for (const std::string mode : {"attention=per_row", "attention=per_head"}) {
+    const std::string settings = mode + ",qk.arith=mxint8,av.arith=fp8_e4m3";
+    EXPECT_TRUE(SameLogits(Logits(settings), Logits(settings, {.on_gpu = true}))) << mode;
   }
 }
 

@@ -12,6 +12,8 @@
 #include "kernels/cuda/attention/kv_cache.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/memory.h"
+#include "kernels/math/number_formats.h"
+#include "kernels/plan/divide_up.h"
 #include "kernels/plan/linear/mixed_traits.h"
 #include "kernels/plan/scratch_layout.h"
 #include "kernels/sc/swap.h"
@@ -57,6 +59,9 @@ void Validate(const KvCacheSpec& spec) {
       if (op->code != ScCode::kAsymmetric) continue;
       throw InvalidInput("kv cache: SC parameter mode = unipolar: allowed is bipolar in attention on a GPU");
     }
+    if (layer.qk->config.arith == ScArith::kMxInt8 && spec.key_scales != DivideUp(spec.head_dim, kMxBlock)) {
+      Refuse("key_scales", spec.key_scales, "one for each 32 dimensions of a head");
+    }
     if (spec.stripes > 1 && (spec.smooths_qk || !AreUniform(layer))) {
       throw InvalidInput(
           "kv cache: --split sequence with mixed lengths, integers, tables or hardware that is not ideal in attention "
@@ -70,7 +75,9 @@ void Validate(const KvCacheSpec& spec) {
 struct LayerBytes {
   int64_t value = 0;  // k or v of one layer
   int64_t words = 0;
-  int64_t scales = 0;
+  int64_t k_scales = 0;
+  int64_t v_scales = 0;
+  int64_t codes() const { return 2 * words + k_scales + v_scales; }
 };
 
 LayerBytes MakeLayerBytes(const KvCacheSpec& spec) {
@@ -80,13 +87,14 @@ LayerBytes MakeLayerBytes(const KvCacheSpec& spec) {
   LayerBytes bytes;
   bytes.value = ScratchLayout::Aligned(tokens * spec.head_dim * element);
   bytes.words = ScratchLayout::Aligned(tokens * spec.head_dim);
-  bytes.scales = ScratchLayout::Aligned(tokens * 4);
+  bytes.k_scales = ScratchLayout::Aligned(tokens * 4 * spec.key_scales);
+  bytes.v_scales = ScratchLayout::Aligned(tokens * 4);
   return bytes;
 }
 
 int64_t TotalBytes(const KvCacheSpec& spec) {
   const LayerBytes bytes = MakeLayerBytes(spec);
-  const int64_t codes = 2 * (bytes.words + bytes.scales);
+  const int64_t codes = bytes.codes();
   switch (spec.mode) {
     case AttentionMode::kExact: return spec.num_layers * 2 * bytes.value;
     case AttentionMode::kPerToken: return spec.num_layers * codes;
@@ -120,11 +128,12 @@ CudaKvCache::CudaKvCache(DeviceContext& ctx, const KvCacheSpec& spec)
         mixed_.push_back(nullptr);
         continue;
       }
-      mixed_.push_back(std::make_unique<MixedProducts>(MixedProducts{
-          LengthTables(ctx.device, ctx.tables, layer.qk, layer.qk_extras.get()),
-          LengthTables(ctx.device, ctx.tables, layer.av, layer.av_extras.get()), layer.qk_extras, layer.av_extras,
-          IntBits(layer.av->config.arith) > 0, MakeHardwareTables(ctx.device, *layer.qk, spec_.head_dim),
-          MakeHardwareTables(ctx.device, *layer.av, spec_.num_pages * spec_.page_tokens)}));
+      mixed_.push_back(std::make_unique<MixedProducts>(
+          MixedProducts{LengthTables(ctx.device, ctx.tables, layer.qk, layer.qk_extras.get()),
+                        LengthTables(ctx.device, ctx.tables, layer.av, layer.av_extras.get()), layer.qk_extras,
+                        layer.av_extras, IntBits(layer.av->config.arith) > 0 || IsNumberFormat(layer.av->config.arith),
+                        MakeHardwareTables(ctx.device, *layer.qk, spec_.head_dim),
+                        MakeHardwareTables(ctx.device, *layer.av, spec_.num_pages * spec_.page_tokens)}));
       MixedProducts& mixed = *mixed_.back();
       const bool has_bytes = mixed.qk.view().bytes != nullptr && mixed.av.view().bytes != nullptr;
       STOCH_CHECK(lengths == AttentionLengths::kAny || has_bytes);  // what their kernels read
@@ -153,7 +162,7 @@ KvView CudaKvCache::view(int layer) const {
     return static_cast<void*>(part);
   };
   if (spec_.mode == AttentionMode::kPerToken) {
-    next += layer * 2 * (bytes.words + bytes.scales);
+    next += layer * bytes.codes();
   } else {
     char* values = next + layer * 2 * bytes.value;
     next += spec_.num_layers * 2 * bytes.value;
@@ -171,8 +180,9 @@ KvView CudaKvCache::view(int layer) const {
   view.av_swapped = static_cast<const uint32_t*>(av_swapped_.data());
   view.k_words = static_cast<uint32_t*>(take(bytes.words));
   view.v_words = static_cast<uint32_t*>(take(bytes.words));
-  view.k_scales = static_cast<float*>(take(bytes.scales));
-  view.v_scales = static_cast<float*>(take(bytes.scales));
+  view.k_scales = static_cast<float*>(take(bytes.k_scales));
+  view.v_scales = static_cast<float*>(take(bytes.v_scales));
+  if (qk(layer).config.arith == ScArith::kMxInt8) view.key_scales = static_cast<int32_t>(spec_.key_scales);
   return view;
 }
 

@@ -7,7 +7,8 @@
 //   kPerToken                  codes and one scale per token and KV head (docs/sc_arithmetic.md#6-in-the-model), packed
 //                              by four for the table kernels: k_words [page][kv_head][dim / 4][token], byte = dim % 4;
 //                              v_words [page][kv_head][token / 4][dim], byte = token % 4;
-//                              k_scales, v_scales F32 [page][kv_head][token];
+//                              k_scales, v_scales F32 [page][kv_head][token], k_scales of a layer whose qk is in MXINT8
+//                              [page][kv_head][token][key_scales];
 //                              the order of words within a page and head is sc/format/kv_layout.h's
 // With stripes (kernels/stripes.h), `stripes` consecutive pages of a pass share one here: position j of the page_tokens /
 // stripes of page p that this device has is position p % stripes * page_tokens / stripes + j of page p / stripes.
@@ -40,6 +41,7 @@ struct KvView : KvLayout {
   uint32_t* v_words = nullptr;
   float* k_scales = nullptr;
   float* v_scales = nullptr;
+  int32_t key_scales = 1;  // of a key: one for each block in MXINT8
   // SwapStreams of the operators, [masks][levels][stream words]; null where HasSwappedStreams says no.
   const uint32_t* qk_swapped = nullptr;
   const uint32_t* av_swapped = nullptr;
@@ -61,7 +63,7 @@ struct KvView : KvLayout {
 struct MixedProducts {
   LengthTables qk, av;
   ScExtrasPtr qk_extras, av_extras;
-  bool int_av = false;                                   // p v of integers: a scale for every 128 positions
+  bool int_av = false;                                   // p v of integers or E4M3: a scale for every 128 positions
   HardwareTablesPtr qk_hardware = {}, av_hardware = {};  // null: ideal
   // Tables for wide tiles, of lengths kByTile. Layers share them.
   std::shared_ptr<const RankTables> qk_ranks = {}, av_ranks = {};

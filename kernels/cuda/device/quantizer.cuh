@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/reduce.cuh"
+#include "kernels/math/number_formats.h"
 #include "kernels/math/quantize.h"
 #include "kernels/sc/sc_operator.h"
 
@@ -38,6 +39,25 @@ struct ScopeQuantizer {
     if (params.code == ScCode::kAsymmetric) return UnipolarCode(x, scale, zero, params.q_max);
     const int level = BipolarLevel(x, scale, params.q_max);
     return params.code == ScCode::kSignMagnitude ? SignMagnitude(level) : static_cast<uint8_t>(level + params.q_max);
+  }
+};
+
+// The scale of a scope in a format of numbers (kernels/math/number_formats.h).
+__device__ inline float FormatScale(ScArith arith, float max_abs) {
+  return arith == ScArith::kFp8E4m3 ? E4m3Scale(max_abs) : MxScale(max_abs);
+}
+
+// The quantizer of one scope in any arithmetic.
+struct PlainScope : ScopeQuantizer {
+  ScArith arith;
+
+  __device__ PlainScope(const ScopeParams& params, ScArith of, const Extremes& e)
+      : ScopeQuantizer(params, e), arith(of) {
+    if (finite && IsNumberFormat(arith)) scale = FormatScale(arith, BitsToFloat(e.max_abs_bits));
+  }
+  __device__ uint8_t Code(const ScopeParams& params, float x) const {
+    if (arith != ScArith::kFp8E4m3) return ScopeQuantizer::Code(params, x);
+    return finite ? E4m3Code(x / scale) : uint8_t{0};
   }
 };
 

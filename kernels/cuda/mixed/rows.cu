@@ -55,6 +55,7 @@ struct QuantizeArgs {
   PartRows rows;
   ScDims dims;
   ScopeParams params;
+  ScArith arith = ScArith::kSc;
   int64_t group = 1;
   Extremes* extremes = nullptr;  // [chunks][rows] where group > 1
   uint8_t* codes = nullptr;
@@ -94,7 +95,7 @@ __global__ void __launch_bounds__(kThreads) QuantizePartKernel(const QuantizeArg
   const Extremes e = args.extremes == nullptr
                          ? ChunkExtremes(args, row, chunk, lane)
                          : GroupExtremes(args.extremes + chunk * rows, row, rows, args.group, lane);
-  const ScopeQuantizer scope(args.params, e);
+  const PlainScope scope(args.params, args.arith, e);
   uint8_t* codes = args.codes + row * args.dims.padded + chunk * args.dims.chunk_stride;
   int32_t sum = 0;
   for (int64_t i = lane; i < args.dims.chunk_padded(chunk); i += kWarp) {
@@ -176,6 +177,7 @@ ScActivationView LaunchQuantizePart(DeviceContext& ctx, const MixedRows& input, 
   args.rows = {input, part.channels(), smooth};
   args.dims = part.view.dims;
   args.params = {op.code, op.q_max, op.scale_floor};
+  args.arith = op.config.arith;
   args.group = GroupRows(op, input.rows);
   args.codes = scratch.codes;
   args.scales = scratch.scales;

@@ -60,7 +60,7 @@ void LaunchPlainAttention(DeviceContext& ctx, const AttentionArgs& args, const A
   const int64_t vectors = limits.max_rows * args.num_heads;
   Scratch scratch(ctx.workspace);
   auto* const q_codes = scratch.Take<uint8_t>(vectors * args.kv.head_dim);
-  auto* const q_scales = scratch.Take<float>(vectors);
+  auto* const q_scales = scratch.Take<float>(vectors * args.kv.key_scales);
   auto* const metrics = scratch.Take<float>(vectors);
   auto* const q_slots = scratch.Take<uint8_t>(vectors);
   auto* const p_slots = scratch.Take<uint8_t>(vectors);

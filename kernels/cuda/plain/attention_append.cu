@@ -13,11 +13,13 @@ namespace {
 
 constexpr int kThreads = kRowLanes;
 constexpr int kAppendWarps = 4;
-constexpr int64_t kMetricRows = 32768;  // of a launch: gridDim.y is limited to 65535
+constexpr int kMostBlocks = 256 / kMxBlock;  // of a head
+constexpr int64_t kMetricRows = 32768;       // of a launch: gridDim.y is limited to 65535
 
 struct AppendArgs {
   AttentionArgs attention;
   ScopeParams qk, av;
+  ScArith qk_arith = ScArith::kSc, av_arith = ScArith::kSc;
   const float* smooth = nullptr;  // AttentionCall::qk_smooth, or null
   HardwareView qk_hardware, av_hardware;
   uint64_t qk_site = 0;                   // ScSite::number of query head 0, and of
@@ -53,8 +55,27 @@ __device__ void Smooth(HeadVector<>& x, const float* factors, bool is_q, int hal
   }
 }
 
+// Quantizes a query or a key in MXINT8, a scale for each block. largest: of the warp, in shared memory. Where codes go:
+// code_at(dim). Returns whether all numbers are finite.
+template <typename CodeAt>
+__device__ bool QuantizeBlocks(const HeadVector<>& x, int half, int lane, int blocks, uint32_t* largest, float* scales,
+                               const CodeAt& code_at) {
+  if (lane < blocks) largest[lane] = 0;
+  __syncwarp();
+  ForEachDim(x, half, lane,
+             [&](int i, float value) { atomicMax(&largest[i / kMxBlock], FloatToBits(value) & 0x7fffffffu); });
+  __syncwarp();
+  ForEachDim(x, half, lane, [&](int i, float value) {
+    const float scale = MxScale(BitsToFloat(largest[i / kMxBlock]));
+    *code_at(i) = static_cast<uint8_t>(BipolarLevel(value, scale, kMxLevels) + kMxLevels);
+  });
+  if (lane < blocks) scales[lane] = MxScale(BitsToFloat(largest[lane]));
+  return __all_sync(0xffffffffu, lane >= blocks || IsFinite(BitsToFloat(largest[lane])));
+}
+
 // One warp per row and head: RoPE; q in place, and divided by the factors where it goes, k and v into the cache.
 __global__ void __launch_bounds__(kAppendWarps * 32) PlainAppendKernel(const __grid_constant__ AppendArgs args) {
+  __shared__ uint32_t largest[kAppendWarps][kMostBlocks];
   const AttentionArgs& a = args.attention;
   StartNext();
   WaitForPrevious();
@@ -87,10 +108,25 @@ __global__ void __launch_bounds__(kAppendWarps * 32) PlainAppendKernel(const __g
     ForEachDim(x, half, lane, [&](int i, float value) { to[i] = value; });
     return;
   }
+  if (args.qk_arith == ScArith::kMxInt8 && (job.is_q || job.is_k)) {
+    const int blocks = a.kv.key_scales;
+    const int64_t vector = row * a.num_heads + head;
+    auto* const keys = reinterpret_cast<uint8_t*>(a.kv.k_words);
+    float* scales =
+        job.is_q ? args.queries.scales + vector * blocks : a.kv.k_scales + a.kv.Scale(page, head, slot) * blocks;
+    const auto code_at = [&](int i) {
+      return job.is_q ? args.queries.codes + vector * head_dim + i
+                      : keys + a.kv.KWord(page, head, i >> 2, slot) * 4 + (i & 3);
+    };
+    if (!QuantizeBlocks(x, half, lane, blocks, largest[threadIdx.x >> 5], scales, code_at) && lane == 0) {
+      a.reporter.Report();
+    }
+    return;
+  }
   Extremes e;
   e.max_abs_bits = FloatToBits(WarpMaxAbs(x));
   const ScopeParams& params = job.is_q || job.is_k ? args.qk : args.av;
-  const ScopeQuantizer scope(params, e);
+  const PlainScope scope(params, job.is_q || job.is_k ? args.qk_arith : args.av_arith, e);
   if (lane == 0 && !scope.finite) a.reporter.Report();
   if (job.is_q) {
     const int64_t vector = row * a.num_heads + head;
@@ -125,6 +161,8 @@ AppendArgs AppendArgsOf(const AttentionArgs& args, const AttentionCall& call, co
   append.attention = args;
   append.qk = {qk.code, qk.q_max, qk.scale_floor};
   append.av = {av.code, av.q_max, av.scale_floor};
+  append.qk_arith = qk.arith;
+  append.av_arith = av.arith;
   append.smooth = call.qk_smooth.ptr<const float>();
   if (products.qk_hardware != nullptr) append.qk_hardware = products.qk_hardware->view();
   if (products.av_hardware != nullptr) append.av_hardware = products.av_hardware->view();

@@ -18,7 +18,7 @@ inline uint64_t SiteNumber(const AttentionCall& call, int op, int64_t unit) {
 // Where queries go: after RoPE they are in place too, which lengths go by.
 struct AppendedQueries {
   uint8_t* codes = nullptr;   // kPerToken: [rows][num_heads][head_dim], divided by the factors, as they are read
-  float* scales = nullptr;    // [rows][num_heads]
+  float* scales = nullptr;    // [rows][num_heads][KvView::key_scales]
   float* q_values = nullptr;  // kPerHead, kPerRow: [rows][num_heads][head_dim], divided by the factors
 };
 // Keys and values go to the cache as its mode has them.

@@ -7,6 +7,7 @@
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/device/lengths.cuh"
 #include "kernels/cuda/device/quantizer.cuh"
+#include "kernels/cuda/plain/formats.cuh"
 #include "kernels/cuda/plain/gates.cuh"
 #include "kernels/cuda/sc/format/hardware.h"
 
@@ -14,7 +15,7 @@ namespace stoch::cuda::plain_attention {
 
 inline constexpr int kThreads = kRowLanes;
 inline constexpr int kMaxHeadDim = 256;
-inline constexpr int64_t kIntChunk = 128;  // positions of a chunk of integer p v
+inline constexpr int64_t kIntChunk = 128;  // positions of a chunk of p v in integers and in E4M3
 
 // kWhole: a row's length of p v is known from the row. Else a pass for the metrics of all rows comes before that of
 // the outputs.
@@ -30,7 +31,7 @@ struct RowArgs {
   NonlinearView exp;  // in place of Exp; no pieces: none
   Phase phase = Phase::kWhole;
   const uint8_t* q_codes = nullptr;  // [rows][heads][head_dim]
-  const float* q_scales = nullptr;   // [rows][heads]
+  const float* q_scales = nullptr;   // [rows][heads][KvView::key_scales]
   const uint8_t* q_slots = nullptr;  // [rows][heads]; null: slot 0
   uint8_t* p_slots = nullptr;        // [rows][heads], read where kOutputs, else written
   float* p_metrics = nullptr;        // [rows][heads], kMetrics
@@ -183,14 +184,36 @@ __device__ inline int32_t Product(const Row& r, const LengthTable& table, const 
   return acc;
 }
 
+// q k in a format of numbers.
+__device__ inline float FormatScore(const Row& r, const uint8_t* q, int32_t page, int64_t t) {
+  const int blocks = r.kv.key_scales;
+  const int size = blocks == 1 ? r.kv.head_dim : static_cast<int>(kMxBlock);
+  const float* q_scales = r.args.q_scales + r.vector * blocks;
+  const float* k_scales = r.kv.k_scales + r.kv.Scale(page, r.kv_head, r.slot(t)) * blocks;
+  float y = 0.0f;
+  for (int c = 0; c < blocks; ++c) {
+    FormatSum sum(r.args.qk.arith);
+    for (int d = c * size; d < min((c + 1) * size, r.kv.head_dim); d += 4) {
+      const uint32_t word = r.kv.k_words[r.kv.KWord(page, r.kv_head, d / 4, r.slot(t))];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum.Add(q[d + i], static_cast<uint8_t>(word >> 8 * i));
+    }
+    y = y + sum.Value(q_scales[c], k_scales[c]);
+  }
+  return y;
+}
+
 // Scores of the row, -inf where it does not see.
 template <bool kHardware>
 __device__ inline void Score(const Row& r, const uint8_t* q) {
   const LengthTable table = r.args.qk.tables[r.args.q_slots == nullptr ? 0 : r.args.q_slots[r.vector]];
-  const float q_scale = r.args.q_scales[r.vector];
+  const bool is_format = IsNumberFormat(r.args.qk.arith);
+  const float q_scale = r.args.q_scales[r.vector * r.kv.key_scales];
   for (int64_t t = threadIdx.x; t < r.visible; t += kThreads) {
     float score = BitsToFloat(0xff800000u);
-    if (r.Times(t) > 0) {
+    if (r.Times(t) > 0 && is_format) {
+      score = FormatScore(r, q, r.page(t), t) * r.a.inv_sqrt;
+    } else if (r.Times(t) > 0) {
       const int32_t page = r.page(t);
       const int32_t acc = IsPruned(table) ? 0 : Product<kHardware>(r, table, q, page, t);
       const float k_scale = r.kv.k_scales[r.kv.Scale(page, r.kv_head, r.slot(t))];
@@ -259,6 +282,17 @@ __device__ inline int32_t SumValues(const Row& r, const LengthTable& table, int6
   return total;
 }
 
+// Sums of p v in E4M3, a thread a channel.
+__device__ inline FormatSum SumFormatValues(const Row& r, int64_t begin, int64_t end) {
+  FormatSum sum(r.args.av.arith);
+  const int dim = static_cast<int>(threadIdx.x);
+  if (dim >= r.kv.head_dim) return sum;
+  for (int64_t t = max(begin, static_cast<int64_t>(r.first_seen)); t < end; ++t) {
+    sum.Add(static_cast<uint8_t>(FloatToBits(r.scores[t])), static_cast<uint8_t>(r.value(t, dim)));
+  }
+  return sum;
+}
+
 // Probabilities, times the scales of v, to codes, to the output.
 template <bool kHardware>
 __device__ inline void Output(const Row& r, const LengthTable& table, float* shared, int32_t* sums) {
@@ -273,7 +307,7 @@ __device__ inline void Output(const Row& r, const LengthTable& table, float* sha
     }
     Extremes e;
     e.max_abs_bits = FloatToBits(BlockMax(largest, shared));
-    const ScopeQuantizer scope(params, e);
+    const PlainScope scope(params, r.args.av.arith, e);
     if (threadIdx.x == 0 && !scope.finite) r.a.reporter.Report();
     for (int64_t t = begin + threadIdx.x; t < end; t += kThreads) {
       uint8_t code = scope.Code(params, r.weight(t));
@@ -281,6 +315,10 @@ __device__ inline void Output(const Row& r, const LengthTable& table, float* sha
       r.scores[t] = BitsToFloat(static_cast<uint32_t>(code));
     }
     __syncthreads();
+    if (IsNumberFormat(r.args.av.arith)) {
+      y = y + SumFormatValues(r, begin, end).Value(scope.scale, 1.0f);
+      continue;
+    }
     const bool finishes = kHardware && r.args.av_hardware.finishes;
     const int32_t sum =
         finishes ? FinishValues(r, table, begin, end, begin / chunk) : SumValues(r, table, begin, end, sums);

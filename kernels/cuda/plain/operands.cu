@@ -42,6 +42,7 @@ struct OperandArgs {
   int64_t chunk = 0;           // dimensions of a chunk
   int64_t chunks = 1;
   ScopeParams params;
+  ScArith arith = ScArith::kSc;
   SiteReporter reporter;
   ScopeBits* extremes = nullptr;  // [scopes][chunks]
   // Batch after batch, as of a ScWeightView (is_weight) or a ScActivationView.
@@ -103,7 +104,7 @@ __global__ void __launch_bounds__(kThreads) QuantizeKernel(const OperandArgs arg
   const int64_t begin = index % args.chunks * args.chunk;
   const int64_t end = min(begin + args.chunk, args.x.cols);
   const ScopeBits& of_scope = args.extremes[args.Scope(row) * args.chunks + index % args.chunks];
-  const ScopeQuantizer scope(args.params, of_scope.ToExtremes());
+  const PlainScope scope(args.params, args.arith, of_scope.ToExtremes());
   const int64_t batch = row / args.x.rows;
   const int64_t own = row % args.x.rows;
   int32_t sum = 0;
@@ -141,6 +142,7 @@ PlainOperand QuantizeOperand(DeviceContext& ctx, Scratch& scratch, const MatrixB
   args.chunks = args.dims.chunks;
   args.padded_rows = is_weight ? (x.rows + kRowPadding - 1) / kRowPadding * kRowPadding : x.rows;
   args.params = {op.code, op.q_max, op.scale_floor};
+  args.arith = op.config.arith;
   args.reporter = reporter;
   const int64_t scopes = args.spans_batches ? 1 : x.batch * ((x.rows + args.group - 1) / args.group);
   args.extremes = scratch.Take<ScopeBits>(scopes * args.chunks);

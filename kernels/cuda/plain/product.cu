@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/plain/formats.cuh"
 #include "kernels/cuda/plain/gates.cuh"
 #include "kernels/cuda/plain/product.h"
 #include "kernels/math/quantize.h"
@@ -126,6 +127,40 @@ __device__ int32_t Finish(const PlainProduct& args, const Operands& operands, co
                                           FaultColumn(args.site.first_chunk + c, args.site.first_output + operands.m));
 }
 
+// y is output m of `slot`.
+__device__ void Store(const PlainProduct& args, int64_t slot, int64_t rows, int64_t m, float y) {
+  if (args.addend != nullptr) y = y + args.addend[slot * rows + m];
+  float* out = args.out.data + slot * args.out.row_stride + m * args.out.col_stride;
+  *out = args.out.add ? *out + y : y;
+}
+
+// Formats of numbers, which have no tables.
+__global__ void __launch_bounds__(kThreads)
+    FormatProductKernel(const __grid_constant__ PlainProduct args, int64_t first_row) {
+  const int64_t slot = first_row + blockIdx.y;
+  const int64_t n = slot / args.row_slots;
+  const ScWeightView w = args.experts == nullptr ? args.w : args.experts[args.chosen[slot]];
+  const int64_t m = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (m >= w.rows) return;
+  float y = 0.0f;
+  for (int64_t c = 0; c < w.dims.chunks; ++c) {
+    const int64_t begin = c * w.dims.chunk_stride;
+    const auto dims = static_cast<int>(w.dims.chunk_dims(c));
+    const uint8_t* a = args.a.codes + n * args.a.dims.padded + begin;
+    FormatSum sum(args.lengths.arith);
+    for (int d = 0; d < dims; d += kTileDims) {
+      const uint4 words = *reinterpret_cast<const uint4*>(w.codes + w.code_offset(m, begin + d));
+      const auto* codes = reinterpret_cast<const uint8_t*>(&words);
+#pragma unroll
+      for (int k = 0; k < kTileDims; ++k) {
+        if (d + k < dims) sum.Add(a[d + k], codes[k]);
+      }
+    }
+    y = y + sum.Value(args.a.scales[c * args.a.tokens + n], w.scales[c * w.rows_padded + m]);
+  }
+  Store(args, slot, w.rows, m, y);
+}
+
 template <typename Count, bool kHardware, bool kStaged>
 __global__ void __launch_bounds__(kThreads)
     PlainProductKernel(const __grid_constant__ PlainProduct args, int64_t first_row) {
@@ -165,10 +200,7 @@ __global__ void __launch_bounds__(kThreads)
       y = y + BipolarProduct(acc, table.gain, scale_a, scale_b);
     }
   }
-  if (own >= w.rows) return;
-  if (args.addend != nullptr) y = y + args.addend[slot * w.rows + m];
-  float* out = args.out.data + slot * args.out.row_stride + m * args.out.col_stride;
-  *out = args.out.add ? *out + y : y;
+  if (own < w.rows) Store(args, slot, w.rows, m, y);
 }
 
 template <typename Count>
@@ -177,20 +209,24 @@ auto KernelOf(bool has_hardware, bool is_staged) {
   return is_staged ? PlainProductKernel<Count, false, true> : PlainProductKernel<Count, false, false>;
 }
 
-template <typename Count>
-void Launch(DeviceContext& ctx, const PlainProduct& args) {
-  constexpr int64_t kMostStagedRows = 32;  // one row gains 10 to 40 % by staging, 128 take twice as long (bench/log)
+template <typename Kernel>
+void LaunchRows(DeviceContext& ctx, const PlainProduct& args, Kernel kernel, size_t shared_bytes) {
   const int64_t total = args.a.tokens * args.row_slots;
-  const bool is_staged = total <= kMostStagedRows;
-  const size_t stage =
-      static_cast<size_t>(kStageDims<Count>) * static_cast<size_t>(args.lengths.levels) * sizeof(Count);
   const auto blocks = static_cast<unsigned>((args.w.rows + kThreads - 1) / kThreads);
   for (int64_t first = 0; first < total; first += kMaxGridRows) {
     const auto rows = static_cast<unsigned>(std::min(total - first, kMaxGridRows));
-    KernelOf<Count>(args.hardware.finishes,
-                    is_staged)<<<dim3(blocks, rows), kThreads, is_staged ? stage : 0, ctx.stream>>>(args, first);
+    kernel<<<dim3(blocks, rows), kThreads, shared_bytes, ctx.stream>>>(args, first);
     STOCH_CUDA_LAUNCH("PlainProductKernel");
   }
+}
+
+template <typename Count>
+void Launch(DeviceContext& ctx, const PlainProduct& args) {
+  constexpr int64_t kMostStagedRows = 32;  // one row gains 10 to 40 % by staging, 128 take twice as long (bench/log)
+  const bool is_staged = args.a.tokens * args.row_slots <= kMostStagedRows;
+  const size_t stage =
+      static_cast<size_t>(kStageDims<Count>) * static_cast<size_t>(args.lengths.levels) * sizeof(Count);
+  LaunchRows(ctx, args, KernelOf<Count>(args.hardware.finishes, is_staged), is_staged ? stage : 0);
 }
 
 // A warp a row.
@@ -224,11 +260,13 @@ PlainProduct MakePlainProduct(DeviceContext& ctx, const ScOperator& op) {
   product.lengths.levels = op.levels;
   product.lengths.q_max = op.q_max;
   product.lengths.wide = !op.wide_counts.empty();
+  product.lengths.arith = op.config.arith;
   product.one = MakeLengthTable(ctx.tables, op);
   return product;
 }
 
 void LaunchPlainProduct(DeviceContext& ctx, const PlainProduct& product) {
+  if (IsNumberFormat(product.lengths.arith)) return LaunchRows(ctx, product, FormatProductKernel, 0);
   if (product.lengths.wide) return Launch<int32_t>(ctx, product);
   Launch<int16_t>(ctx, product);
 }

@@ -26,6 +26,7 @@ struct PackArgs {
   int64_t first_row = 0;
   int64_t rows = 0;  // of the slab
   ScopeParams params;
+  ScArith arith = ScArith::kSc;
   int64_t group = 1;
   PackedChannels of;
   Extremes* extremes = nullptr;  // [chunks][rows] where group > 1
@@ -73,7 +74,7 @@ __global__ void __launch_bounds__(kThreads) PackScKernel(const PackArgs args) {
   const Extremes e = args.extremes == nullptr
                          ? RowExtremes<T>(args, row, begin, n, lane)
                          : GroupExtremes(args.extremes + chunk * args.rows, row, args.rows, args.group, lane);
-  const ScopeQuantizer scope(args.params, e);
+  const PlainScope scope(args.params, args.arith, e);
   const int64_t to_row = args.first_row + row;
   auto* codes = const_cast<uint8_t*>(args.to.codes);
   int32_t sum = 0;
@@ -290,6 +291,7 @@ void LaunchPackSc(DeviceContext& ctx, const WeightSlab& slab, const ScOperator& 
   args.first_row = slab.first_row;
   args.rows = slab.rows;
   args.params = {op.code, op.q_max, op.scale_floor};
+  args.arith = op.config.arith;
   args.group = group;
   args.of = of;
   if (of.stride == 0) args.of.stride = slab.cols;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "kernels/math/number_formats.h"
 #include "kernels/math/reduce.h"
 #include "kernels/plan/attention/plan.h"
 #include "kernels/plan/divide_up.h"
@@ -62,16 +63,17 @@ int64_t LengthBytes(const AttentionShape& shape, const AttentionLimits& limits) 
 int64_t PlainBytes(const AttentionShape& shape, const AttentionLimits& limits) {
   const int64_t vectors = limits.max_rows * shape.num_heads;
   const int64_t scores = MixedRowsAtOnce(shape, limits) * shape.num_heads * limits.max_context;
-  return Sum(
-      {vectors * shape.head_dim, vectors * kFloat, vectors * kFloat, vectors, vectors, 2 * kFloat, scores * kFloat});
+  return Sum({vectors * shape.head_dim, vectors * shape.key_scales * kFloat, vectors * kFloat, vectors, vectors,
+              2 * kFloat, scores * kFloat});
 }
 
 // Codes of an operand of a plain product, with scales, zero points, sums and extremes. Integers have a scale for every
-// 128 dimensions.
-int64_t OperandBytes(int64_t rows, int64_t cols) {
-  constexpr int64_t kIntChunk = 128, kExtremesBytes = 12;
+// 128 dimensions, MXINT8 for every 32.
+constexpr int64_t kIntChunk = 128;
+int64_t OperandBytes(int64_t rows, int64_t cols, int64_t chunk = kIntChunk) {
+  constexpr int64_t kExtremesBytes = 12;
   const int64_t padded = DivideUp(rows, kRowPadding) * kRowPadding;
-  const int64_t chunks = DivideUp(cols, kIntChunk);
+  const int64_t chunks = DivideUp(cols, chunk);
   return Sum({padded * (cols + chunks * kTileDims), padded * chunks * kFloat, padded * kFloat, padded * kFloat,
               padded * chunks * kExtremesBytes});
 }
@@ -82,10 +84,11 @@ int64_t PlainWindowBytes(const AttentionShape& shape, const AttentionLimits& lim
   const int64_t window = limits.max_context * shape.head_dim * kFloat;
   const int64_t floats = Sum({vectors * shape.head_dim * kFloat, vectors * kFloat, vectors, vectors, 2 * kFloat, window,
                               window, limits.max_rows * limits.max_context * kFloat});
-  const int64_t rows =
-      std::max(OperandBytes(limits.max_rows, shape.head_dim), OperandBytes(limits.max_rows, limits.max_context));
-  return floats + OperandBytes(limits.max_context, shape.head_dim) + OperandBytes(shape.head_dim, limits.max_context) +
-         rows;
+  const int64_t head_chunk = shape.key_scales > 1 ? kMxBlock : kIntChunk;
+  const int64_t rows = std::max(OperandBytes(limits.max_rows, shape.head_dim, head_chunk),
+                                OperandBytes(limits.max_rows, limits.max_context));
+  return floats + OperandBytes(limits.max_context, shape.head_dim, head_chunk) +
+         OperandBytes(shape.head_dim, limits.max_context) + rows;
 }
 
 }  // namespace

@@ -46,6 +46,7 @@ AttentionShape ShapeOfCache(const KvCacheSpec& spec, int num_heads) {
   shape.head_dim = spec.head_dim;
   shape.page_tokens = spec.page_tokens;
   shape.stripes = spec.stripes;
+  shape.key_scales = spec.key_scales;
   return shape;
 }
 

@@ -28,10 +28,11 @@ struct AttentionShape {
   int num_kv_heads = 1;
   int head_dim = 0;
   int page_tokens = 64;
-  ScTraits qk, av;       // read where mode is not kExact
-  bool swapped = false;  // HasSwappedStreams
-  int stripes = 1;       // devices that positions are dealt over (kernels/stripes.h)
-  int64_t longest = 0;   // positions of the longest sequence that scratch is planned for, where they are dealt
+  ScTraits qk, av;         // read where mode is not kExact
+  bool swapped = false;    // HasSwappedStreams
+  int64_t key_scales = 1;  // KvCacheSpec::key_scales
+  int stripes = 1;         // devices that positions are dealt over (kernels/stripes.h)
+  int64_t longest = 0;     // positions of the longest sequence that scratch is planned for, where they are dealt
   AttentionLengths lengths = AttentionLengths::kUniform;
   ScTraits longest_qk, longest_av;  // read where lengths is kByTile
 

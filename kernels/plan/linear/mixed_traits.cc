@@ -53,7 +53,7 @@ ScOperatorPtr OrderOf(std::span<const ScOperatorPtr> up_to, const Nests& nests) 
 bool NeedsMixed(const LinearSpec& spec) {
   if (spec.sc == nullptr) return false;
   const ScConfig& config = spec.sc->config;
-  return spec.extras != nullptr || IntBits(config.arith) > 0 || !HasSource(config.gate);
+  return spec.extras != nullptr || config.arith != ScArith::kSc || !HasSource(config.gate);
 }
 
 std::span<const ScOperatorPtr> OperatorsBySlot(const ScOperatorPtr& op, const ScExtrasPtr& extras) {

@@ -41,7 +41,7 @@ inline constexpr int kMaxLookupLengths = 8;  // lengths of kMixedFew and kMixedT
 inline constexpr int kMaxRuleSlots = 256;    // entries of a rule that a kernel keeps at hand
 inline constexpr int kMaxLengthGroups = 6;   // 1 to 4 words of up to 128 cycles, two times 3 or 4 of up to 256
 
-// Whether a weight of this kind has extras, integers or a multiplier table.
+// Whether a weight of this kind has extras, integers, a format of numbers or a multiplier table.
 bool NeedsMixed(const LinearSpec& spec);
 // The operators of a product by slot: those of its extras, or the one. Keeps neither.
 std::span<const ScOperatorPtr> OperatorsBySlot(const ScOperatorPtr& op, const ScExtrasPtr& extras);

@@ -52,6 +52,7 @@ const char* const kHardware[] = {
     "gate=and,adder=mux,adder_group=4",
     "adder=apc,adder_group=2,acc_bits=12,fault_acc=0.02,fault_weight=0.02",
 };
+const char* const kFormats[] = {"arith=fp8_e4m3", "arith=mxint8"};
 // Of linears and products alone.
 const char* const kWide[] = {
     "mode=unipolar,halve=0,fault_product=0.01,fault_weight=0.02,fault_activation=0.02",
@@ -95,8 +96,9 @@ TEST_F(CudaPlain, Products) {
   base.halve = true;
   std::vector<std::string> settings(std::begin(kHardware), std::end(kHardware));
   settings.insert(settings.end(), std::begin(kWide), std::end(kWide));
-  settings.insert(settings.end(), {"halve=1", "mode=unipolar,halve=0", "gate=xnor,halve=0", "granularity=per_tensor",
-                                   "group_a=3,group_b=2", "arith=int6", "stoc_len=40"});
+  settings.insert(settings.end(),
+                  {"halve=1", "mode=unipolar,halve=0", "gate=xnor,halve=0", "granularity=per_tensor",
+                   "group_a=3,group_b=2", "arith=int6", "stoc_len=40", "arith=fp8_e4m3", "arith=mxint8"});
   for (const std::string& text : settings) {
     SCOPED_TRACE(text);
     const ScConfig config = With(base, text);
@@ -144,6 +146,7 @@ TEST_F(CudaPlain, LinearsOfAModel) {
   const ScConfig base = test::MixedConfig(128);
   std::vector<std::string> settings(std::begin(kHardware), std::end(kHardware));
   settings.insert(settings.end(), std::begin(kWide), std::end(kWide));
+  settings.insert(settings.end(), std::begin(kFormats), std::end(kFormats));
   for (const std::string& text : settings) {
     SCOPED_TRACE(text);
     const ScConfig config = With(base, text + (text.find("unipolar") != std::string::npos ? ",chunk_d=0" : ""));
@@ -153,7 +156,7 @@ TEST_F(CudaPlain, LinearsOfAModel) {
       EXPECT_TRUE(test::SameBits(RunLinear(*cpu_, spec, rows, false), RunLinear(*cuda_, spec, rows, false)));
       EXPECT_TRUE(test::SameBits(RunLinear(*cpu_, spec, rows, true), RunLinear(*cuda_, spec, rows, true)));
     }
-    if (config.adder != ScAdder::kCounter || config.mode == ScMode::kUnipolar || IntBits(config.arith) > 0) continue;
+    if (config.adder != ScAdder::kCounter || config.mode == ScMode::kUnipolar || config.arith != ScArith::kSc) continue;
     const auto channels = [&](ScExtras* extras) {
       site(extras);
       extras->protected_channels = {3, 4, 77, 299};
@@ -199,6 +202,37 @@ TEST_F(CudaPlain, Attention) {
   smooth.av_extras = test::MakeExtras(smooth.av, test::RowRule({128, 32, 8}));
   EXPECT_EQ(test::Differences(test::RunAttention(*cpu_, smooth, passes), test::RunAttention(*cuda_, smooth, passes)),
             "");
+}
+
+// Keys of one block, of whole ones, and of a last short one; values in another arithmetic than keys.
+TEST_F(CudaPlain, AttentionInFormatsOfNumbers) {
+  const test::Passes passes = {{{0, 70}, {1, 5}}, {{0, 1}, {1, 1}}, {{1, 140}, {0, 1}}, {{0, 40}}, {{0, 1}, {1, 1}}};
+  const std::pair<const char*, const char*> cases[] = {{"arith=fp8_e4m3", "arith=fp8_e4m3"},
+                                                       {"arith=mxint8", "arith=fp8_e4m3"},
+                                                       {"arith=mxint8", "stoc_len=64"},
+                                                       {"stoc_len=64", "arith=fp8_e4m3"},
+                                                       {"arith=mxint8", "arith=int8"}};
+  for (const auto& [qk, av] : cases) {
+    for (const int head_dim : {24, 64, 72, 256}) {
+      for (const int window : {0, 50}) {
+        SCOPED_TRACE(std::string(qk) + ", " + av + ", " + std::to_string(head_dim) + ", window " +
+                     std::to_string(window));
+        test::AttentionShape shape;
+        shape.qk = With(test::MixedConfig(0), qk);
+        shape.av = With(test::MixedConfig(0), av);
+        for (ScConfig* config : {&shape.qk, &shape.av}) {
+          if (config->arith != ScArith::kSc) config->chunk_d = 128;
+        }
+        shape.num_heads = 4;
+        shape.num_kv_heads = 2;
+        shape.head_dim = head_dim;
+        shape.window = window;
+        const test::AttentionRows expected = test::RunAttention(*cpu_, shape, passes);
+        EXPECT_EQ(test::Differences(expected, test::RunAttention(*cuda_, shape, passes)), "");
+        EXPECT_EQ(test::Differences(expected, test::RunAttention(*cuda_, shape, passes, "graph")), "");
+      }
+    }
+  }
 }
 
 // T(a, b) = a * b, but for small errors where neither is 0.
@@ -248,9 +282,14 @@ std::vector<test::AttentionShape> WindowCases(AttentionMode mode) {
     shape->window = 50;
     lengths(shape, call);
   });
-  for (const char* text : {"arith=int8", "arith=int4"}) {
+  for (const char* text : {"arith=int8", "arith=int4", "arith=fp8_e4m3"}) {
     add(With(base, text), [](auto* shape) { shape->qk.chunk_d = shape->av.chunk_d = 128; });
   }
+  add(With(base, "arith=fp8_e4m3"), [&](auto* shape) {
+    shape->qk = With(base, "arith=mxint8");
+    shape->av.chunk_d = 128;
+    shape->head_dim = 72;
+  });
   ScConfig table;
   table.gate = ScGate::kTable;
   table.table = "nearly";
@@ -338,6 +377,7 @@ TEST_F(CudaPlain, Experts) {
   for (const char* text : kHardware) configs.push_back(With(base, text));
   for (const char* text : kWide) configs.push_back(With(base, text));
   configs.push_back(With(base, "arith=int8"));
+  for (const char* text : kFormats) configs.push_back(With(base, text));
   configs.push_back(With(base, "gate=xnor,halve=0"));
   ScConfig table;
   table.gate = ScGate::kTable;

@@ -69,6 +69,11 @@ TEST(AttentionLayers, WhichKernelsTakeTheLengths) {
   integers.halve = false;
   integers.arith = ScArith::kInt8;
   EXPECT_EQ(LengthsOf(Uniform(integers)), Lengths::kAny);
+  for (const ScArith arith : {ScArith::kFp8E4m3, ScArith::kMxInt8}) {
+    ScConfig format = integers;
+    format.arith = arith;
+    EXPECT_EQ(LengthsOf(Uniform(format)), Lengths::kAny);
+  }
   ScConfig table = Plain();
   table.halve = false;
   table.gate = ScGate::kTable;
@@ -138,6 +143,23 @@ TEST(AttentionLayers, TablesOfExpInExactAttention) {
     EXPECT_LE(plan.scratch_bytes, AttentionScratchBytes(gpu.traits, shapes[1], limits));
     EXPECT_GT(plan.spill.stride, 0);
   }
+}
+
+// Keys and queries in MXINT8 have a scale for each block.
+TEST(AttentionLayers, ScratchHasRoomForScalesOfBlocks) {
+  ScConfig format;
+  format.arith = ScArith::kMxInt8;
+  KvCacheSpec spec = Cache({});
+  spec.qk = MakeScOperator(format);
+  const AttentionLimits limits{64, 8, 512};
+  const auto bytes = [&](AttentionMode mode, int64_t key_scales) {
+    spec.mode = mode;
+    spec.key_scales = key_scales;
+    return AttentionScratchBytes(test::H200(), MakeAttentionLayers(spec, 32), limits);
+  };
+  constexpr int64_t kVectors = 64 * 32;
+  EXPECT_EQ(bytes(AttentionMode::kPerToken, 4), bytes(AttentionMode::kPerToken, 1) + 3 * kVectors * 4);
+  EXPECT_GE(bytes(AttentionMode::kPerRow, 4), bytes(AttentionMode::kPerRow, 1) + (512 + 64) * 3 * 4);
 }
 
 // A table of 1 / sqrt has a kernel of its own, where rows of uniform lengths norm their heads themselves else.

@@ -93,6 +93,25 @@ TEST(MixedPlan, PromptsByTheirLengths) {
   EXPECT_EQ(text("integers", 200), "mixed generic");
 }
 
+// Formats of numbers have the plain product, with a scale for each block of MXINT8.
+TEST(MixedPlan, FormatsOfNumbers) {
+  ScConfig config;
+  const auto spec = [&](ScArith arith) {
+    config.arith = arith;
+    return LinearSpec{Precision::kSc, MakeScOperator(config)};
+  };
+  const LinearSpec e4m3 = spec(ScArith::kFp8E4m3), mx = spec(ScArith::kMxInt8);
+  for (const GpuModel& gpu : GpuModels()) {
+    for (const int64_t rows : {1, 16, 200}) {
+      EXPECT_EQ(LinearRouteText(gpu.traits, e4m3, {rows, 4096, kOut}), "mixed generic") << gpu.name;
+      EXPECT_EQ(LinearRouteText(gpu.traits, mx, {rows, 4096, kOut}), "mixed generic") << gpu.name;
+    }
+    const int64_t more_scales = 200 * (4096 / 32 - 4096 / 128) * 4;
+    EXPECT_GE(LinearScratchBytes(gpu.traits, mx, {200, 4096, kOut}),
+              LinearScratchBytes(gpu.traits, e4m3, {200, 4096, kOut}) + more_scales);
+  }
+}
+
 // A recorded prompt waits for nothing.
 TEST(MixedPlan, RecordedRowsAreNotSorted) {
   for (const LinearCase& c : LinearCases()) {

@@ -61,7 +61,7 @@ std::vector<ByteTable> MakeByteTables(TableCache& cache, const std::vector<ScOpe
       bytes.push_back({zeros, 0.0f, 0, 0});
       continue;
     }
-    if (!one->wide_counts.empty()) return {};
+    if (!one->wide_counts.empty() || IsNumberFormat(one->config.arith)) return {};
     const ScTables& tables = cache.Get(*MakeScOperator(one->config));
     if (tables.counts8 == nullptr || tables.code != ScCode::kSignMagnitude || tables.levels > 128) return {};
     bytes.push_back({tables.counts8, tables.gain, static_cast<uint16_t>(tables.masks - 1),
@@ -143,6 +143,7 @@ LengthTable MakeLengthTable(TableCache& cache, const ScOperator& op) {
   LengthTable table;
   table.gain = op.gain;
   table.stoc_len = op.config.stoc_len;
+  if (IsNumberFormat(op.config.arith)) return table;
   if (op.wide_counts.empty()) {
     const ScTables& tables = cache.Get(op);
     table.counts16 = tables.counts16;
@@ -171,6 +172,7 @@ LengthTables::LengthTables(Device device, TableCache& cache, const ScOperatorPtr
   view_.q_max = first->q_max;
   view_.scale_floor = first->scale_floor;
   view_.wide = !first->wide_counts.empty();
+  view_.arith = first->config.arith;
 
   view_.slots = static_cast<int32_t>(by_slot.size());
 

@@ -23,7 +23,7 @@ struct LengthTable {
   float gain = 0.0f;
   int32_t stoc_len = 0;
 };
-// The table of an operator by itself.
+// The table of an operator by itself; of a format of numbers without counts.
 LengthTable MakeLengthTable(TableCache& cache, const ScOperator& op);
 
 // A table as kernels read it that keep rows of counts in shared memory, a byte a count (ScTables::counts8). Of length 0
@@ -82,6 +82,7 @@ struct LengthView {
   const int32_t* bands = nullptr;     // [chunks]; null: one band
   const uint8_t* slot_of = nullptr;   // [bands][num_thresholds + 2], by level; the last is the escape
   int32_t num_slot_of = 0;
+  ScArith arith = ScArith::kSc;
 
   // Whether the slot of a row depends on that row alone.
   bool alone() const { return !has_rule || (normalise == ScNormalise::kFixed && scope != ScLengthScope::kFractions); }
