@@ -123,7 +123,7 @@ CLI::Option* AddModelOptions(CLI::App& command, ModelOptions* options, bool posi
       .add_option(
           positional ? "--model,MODEL" : "--model", options->model,
           "Hugging Face folder, org/name[@revision] in the local Hugging Face cache, GGUF file (NAME.gguf), demo "
-          "(the model that comes with stoch), or random:SHAPE[:SEED] with SHAPE one of " +
+          "(the model that comes with stoch), or random:SHAPE[,layers=N][,vocab=N][:SEED] with SHAPE one of " +
               RandomModelNames())
       ->transform(ModelPath);
 }

@@ -55,8 +55,8 @@ struct DecoderConfig {
 DecoderConfig ParseDecoderConfig(std::string_view config_json, std::string_view generation_config_json,
                                  const std::string& where);
 
-// The shape of random:NAME: llama-3.1-8b, qwen3-4b, ...
-// Errors: InvalidInput listing the known names.
+// The shape of random:NAME: llama-3.1-8b, qwen3-4b, ...; NAME,layers=N,vocab=N has its first layers and tokens alone.
+// Errors: InvalidInput listing the known names, or what is allowed.
 DecoderConfig NamedDecoderConfig(std::string_view name);
 std::vector<std::string_view> NamedDecoderConfigs();
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The shapes behind random:NAME, as the config.json of these models on Hugging Face says.
 
+#include <algorithm>
+#include <charconv>
 #include <iterator>
 
 #include "kernels/base/error.h"
@@ -103,6 +105,7 @@ const std::vector<NamedConfig>& Table() {
   static const std::vector<NamedConfig> table = {
       {"llama-3.2-1b", Tied(Sized(Llama3(32), {2048, 8192, 16, 32, 8, 64}))},
       {"llama-3.1-8b", Sized(Llama3(8), {4096, 14336, 32, 32, 8, 128})},
+      {"llama-3.1-405b", Sized(Llama3(8), {16384, 53248, 126, 128, 8, 128})},
       {"llama-3.1-70b", Sized(Llama3(8), {8192, 28672, 80, 64, 8, 128})},
       {"llama-2-7b", Sized(Llama2(4096), {4096, 11008, 32, 32, 32, 128})},
       {"tinyllama-1.1b", Sized(Llama2(2048), {2048, 5632, 22, 32, 4, 64})},
@@ -115,15 +118,56 @@ const std::vector<NamedConfig>& Table() {
   return table;
 }
 
+// The first layers of it alone.
+void KeepLayers(int64_t layers, DecoderConfig* config) {
+  config->num_hidden_layers = layers;
+  const auto count = static_cast<size_t>(layers);
+  if (!config->windows.empty()) config->windows.resize(count);
+  if (!config->sparse_layers.empty()) config->sparse_layers.resize(count);
+}
+
+// The first tokens alone; of the special ones those among them.
+void KeepTokens(int64_t tokens, DecoderConfig* config) {
+  config->vocab_size = tokens;
+  if (config->bos_token_id >= tokens) config->bos_token_id = 0;
+  std::erase_if(config->eos_token_ids, [&](int32_t id) { return id >= tokens; });
+}
+
+// "layers=2" or "vocab=512" of a model.
+void Cut(std::string_view model, std::string_view setting, DecoderConfig* config) {
+  const size_t equals = std::min(setting.find('='), setting.size());
+  const std::string_view name = setting.substr(0, equals), text = setting.substr(std::min(equals + 1, setting.size()));
+  const bool of_layers = name == "layers";
+  if (!of_layers && name != "vocab") {
+    throw InvalidInput("random model " + Quoted(model) + ": expected layers=N or vocab=N, got " + Quoted(setting));
+  }
+  const int64_t least = of_layers ? 1 : 2, most = of_layers ? config->num_hidden_layers : config->vocab_size;
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
+    throw InvalidInput("random model " + Quoted(model) + ": " + std::string(name) + " = " + Quoted(text) +
+                       ": allowed is " + std::to_string(least) + ".." + std::to_string(most));
+  }
+  of_layers ? KeepLayers(value, config) : KeepTokens(value, config);
+}
+
 }  // namespace
 
 DecoderConfig NamedDecoderConfig(std::string_view name) {
+  const std::string_view shape = name.substr(0, name.find(','));
   std::string known;
   for (const NamedConfig& entry : Table()) {
-    if (entry.name == name) return entry.config;
     known += (known.empty() ? "" : ", ") + std::string(entry.name);
+    if (entry.name != shape) continue;
+    DecoderConfig config = entry.config;
+    for (size_t comma = shape.size(); comma < name.size();) {
+      const size_t begin = comma + 1;
+      comma = std::min(name.find(',', begin), name.size());
+      Cut(name, name.substr(begin, comma - begin), &config);
+    }
+    return config;
   }
-  throw InvalidInput("random model: expected one of " + known + ", got " + Quoted(name));
+  throw InvalidInput("random model: expected one of " + known + ", got " + Quoted(shape));
 }
 
 std::vector<std::string_view> NamedDecoderConfigs() {

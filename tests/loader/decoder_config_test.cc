@@ -91,7 +91,8 @@ TEST(DecoderConfig, NamedShapesHaveThePublishedParameterCounts) {
   EXPECT_EQ(TotalParameters(NamedDecoderConfig("qwen2.5-7b")), 7'615'616'512);
   EXPECT_EQ(TotalParameters(NamedDecoderConfig("qwen3-4b")), 4'022'468'096);
   EXPECT_EQ(TotalParameters(NamedDecoderConfig("qwen3-30b-a3b")), 30'532'122'624);
-  EXPECT_EQ(NamedDecoderConfigs().size(), 9u);
+  EXPECT_EQ(TotalParameters(NamedDecoderConfig("llama-3.1-405b")), 405'853'388'800);
+  EXPECT_EQ(NamedDecoderConfigs().size(), 10u);
   ExpectInvalid([] { NamedDecoderConfig("llama-9"); }, {"llama-3.2-1b, llama-3.1-8b", "got \"llama-9\""});
 }
 
