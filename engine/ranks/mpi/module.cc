@@ -4,9 +4,11 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <chrono>
 #include <climits>
 #include <cstring>
 #include <list>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -87,9 +89,21 @@ int32_t Received(int32_t* is_there) {
   return 0;
 }
 
+// MPI_Finalize of MPICH 4.0.2 over UCX asks every rank over TCP whether all has arrived, and stops to answer others once it has
+// its own answers: a rank that asks later waits for ever. No rank asks later where all of them have asked before they take
+// another message, so none may take one between the barrier and MPI_Finalize, while others are on their way out of it.
+void LeaveTogether() {
+#ifdef MPICH
+  constexpr std::chrono::milliseconds kAllHaveLeft(200);
+  MPI_Barrier(MPI_COMM_WORLD);
+  std::this_thread::sleep_for(kAllHaveLeft);
+#endif
+}
+
 int32_t Close() {
   for (Sending& sending : AllSending()) MPI_Wait(&sending.request, MPI_STATUS_IGNORE);
   AllSending().clear();
+  LeaveTogether();
   return MPI_Finalize();
 }
 
