@@ -17,6 +17,32 @@
 namespace stoch {
 namespace {
 
+// The same numbers in the same order give the same bits.
+class PerplexitySums {
+ public:
+  void Add(double nll) {
+    ++count_;
+    nll_ += nll;
+    nll_squared_ += nll * nll;
+  }
+  // Of all that was added, without windows and time.
+  PerplexityResult Result() const {
+    const auto n = static_cast<double>(count_);
+    PerplexityResult result;
+    result.predictions = count_;
+    result.mean_nll = nll_ / n;
+    result.ppl = std::exp(result.mean_nll);
+    const double variance = nll_squared_ / n - result.mean_nll * result.mean_nll;
+    result.ppl_error = count_ > 1 ? result.ppl * std::sqrt(std::max(variance, 0.0) / (n - 1)) : 0;
+    return result;
+  }
+
+ private:
+  int64_t count_ = 0;
+  double nll_ = 0;
+  double nll_squared_ = 0;
+};
+
 // Scores windows, each a sequence of its own: passes take the rest of one and as much of the next ones as they have room
 // for, so that all but the last are full.
 class Scorer {
@@ -111,20 +137,19 @@ class Scorer {
 
 }  // namespace
 
-void PerplexitySums::Add(double nll) {
-  ++count_;
-  nll_ += nll;
-  nll_squared_ += nll * nll;
-}
-
-PerplexityResult PerplexitySums::Result() const {
-  const auto n = static_cast<double>(count_);
-  PerplexityResult result;
-  result.predictions = count_;
-  result.mean_nll = nll_ / n;
-  result.ppl = std::exp(result.mean_nll);
-  const double variance = nll_squared_ / n - result.mean_nll * result.mean_nll;
-  result.ppl_error = count_ > 1 ? result.ppl * std::sqrt(std::max(variance, 0.0) / (n - 1)) : 0;
+PerplexityResult SumNll(std::span<const double> nll, int64_t predictions) {
+  STOCH_CHECK(predictions > 0 && static_cast<int64_t>(nll.size()) % predictions == 0);
+  PerplexitySums sums;
+  std::vector<WindowNll> windows;
+  for (size_t i = 0; i < nll.size(); ++i) {
+    sums.Add(nll[i]);
+    if (static_cast<int64_t>(i) % predictions == 0) windows.emplace_back();
+    windows.back().nll += nll[i];
+    ++windows.back().tokens;
+  }
+  PerplexityResult result = sums.Result();
+  result.windows = static_cast<int64_t>(windows.size());
+  result.nll_by_window = std::move(windows);
   return result;
 }
 

@@ -28,18 +28,9 @@ struct PerplexityResult {
   std::vector<WindowNll> nll_by_window;  // of windows that are done, in order
 };
 
-// Sums of negative log-likelihoods: the same ones in the same order give the same bits, whoever computed them.
-class PerplexitySums {
- public:
-  void Add(double nll);
-  // The numbers of all that was added, without windows and time.
-  PerplexityResult Result() const;
-
- private:
-  int64_t count_ = 0;
-  double nll_ = 0;
-  double nll_squared_ = 0;
-};
+// The numbers of whole windows, without their time, from the negative log-likelihood of every prediction in order.
+// Shapes: nll [windows * predictions]. Bits: those of EvaluatePerplexity, whoever computed them.
+PerplexityResult SumNll(std::span<const double> nll, int64_t predictions);
 
 struct PerplexityOptions {
   int64_t ctx = 0;                                   // tokens per window, 2..the engine's context; 0 = the context

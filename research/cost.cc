@@ -4,6 +4,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "kernels/base/check.h"
+
 namespace stoch {
 namespace {
 
@@ -132,6 +134,27 @@ Int128 ScCost::mac_cycles() const {
   Int128 sum = 0;
   for (const OperatorCost& op : operators) sum += op.mac_cycles;
   return sum;
+}
+
+ScCost& ScCost::operator+=(const ScCost& other) {
+  STOCH_CHECK(operators.size() == other.operators.size() && tile_cycles.size() == other.tile_cycles.size());
+  calls += other.calls;
+  for (size_t i = 0; i < operators.size(); ++i) {
+    OperatorCost& to = operators[i];
+    const OperatorCost& from = other.operators[i];
+    STOCH_CHECK(to.layer == from.layer && to.op == from.op);
+    to.macs += from.macs;
+    to.lengths_known = to.lengths_known && from.lengths_known;
+    to.mac_cycles += from.mac_cycles;
+    for (const auto& [length, macs] : from.macs_by_len) to.macs_by_len[length] += macs;
+    to.array += from.array;
+  }
+  const Int128 sc = macs().sc;
+  for (size_t i = 0; i < tile_cycles.size(); ++i) {
+    tile_cycles[i] += other.tile_cycles[i];
+    tile_averages[i].second = RatioOf(tile_cycles[i], sc);
+  }
+  return *this;
 }
 
 Json ScCost::ToJson(bool layers) const {

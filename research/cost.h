@@ -55,6 +55,7 @@ struct ScCost {
   int64_t calls = 0;                                      // windows, prompts and generated tokens
   std::vector<OperatorCost> operators;                    // by layer, in the order of a layer, the LM head last
   std::vector<std::pair<int64_t, double>> tile_averages;  // rows of a tile, average with the longest length of tiles
+  std::vector<Int128> tile_cycles;                        // macs times these lengths, where they were counted
   std::optional<ArrayShape> array_shape;
 
   bool lengths_known() const;
@@ -65,6 +66,9 @@ struct ScCost {
   std::map<std::string, std::optional<double>> by_op() const;
   Trace::ArrayCounts array() const;
   Int128 mac_cycles() const;
+  // The calls of both, exactly as one run of all of them counts. Requires: counted, of one model and one configuration,
+  // with equal CostOptions.
+  ScCost& operator+=(const ScCost& other);
 
   // {mac_avg_stoc_len, mac_avg_stoc_len_linears, mac_avg_stoc_len_attention, mac_avg_stoc_len_by_op{op},
   // mac_share{sc, table, int, fp}, with fp8_e4m3 and mxint8 where there are such macs, macs, calls, mac_cycles, tile_avg_stoc_len{"8"}, dram_read_bytes, array{R, C, K,

@@ -262,6 +262,7 @@ ScCost ScCostCollector::Cost() const {
   if (!state_->lengths_known || cost.macs().sc == 0) return cost;
   for (size_t i = 0; i < trace.tile_rows().size(); ++i) {
     cost.tile_averages.emplace_back(trace.tile_rows()[i], trace.TileAverage(i));
+    cost.tile_cycles.push_back(trace.tile_cycles(i));
   }
   return cost;
 }

@@ -102,6 +102,8 @@ class Trace {
   const TraceCounts& total() const { return total_; }
   const std::vector<int64_t>& tile_rows() const { return tile_rows_; }
   double TileAverage(size_t index) const;
+  // What it is the average of: macs times the longest length of their tile.
+  Int128 tile_cycles(size_t index) const { return tile_cycles_[index]; }
   // Of the array, where there is one.
   struct ArrayCounts {
     Int128 cycles = 0, sng_bits = 0, sram_read_bytes = 0;

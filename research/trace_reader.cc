@@ -125,7 +125,72 @@ Trace::ArrayCounts ReadArray(const Json& json, const std::string& where) {
   return counts;
 }
 
-OperatorCost ReadOperator(const Json& json, const std::string& where) {
+// The header of our own traces; what it says must follow from the groups as far as those tell it.
+void ReadOrigin(const Json& header, TraceFile* file) {
+  const auto sums = SumGroups(*file);
+  const auto ours = header.is_object() ? header.find("stoch") : header.end();
+  if (!header.is_object() || ours == header.end()) {
+    for (const auto& [at, op] : sums) {
+      if (at.first >= 0) file->cost.operators.push_back(op);
+    }
+    for (const auto& [at, op] : sums) {
+      if (at.first < 0) file->cost.operators.push_back(op);
+    }
+    return;
+  }
+  file->is_ours = true;
+  const std::string where = file->name + ": header.stoch";
+  const auto text = [&](const std::string& key) {
+    const Json& value = At(*ours, key.c_str(), where);
+    if (!value.is_string()) Reject(where, key, value, "text");
+    return value.get<std::string>();
+  };
+  file->config = text("config");
+  file->model_sha256 = text("model_sha256");
+  file->text_sha256 = text("text_sha256");
+  const Json& cost = At(*ours, "sc_cost", where);
+  const std::string cost_where = where + ".sc_cost";
+  file->cost.calls = Whole(cost, "calls", cost_where, 0, kMaxCount);
+  const Json& list = At(cost, "operators", cost_where);
+  if (!list.is_array()) Reject(cost_where, "operators", list, "a list");
+  size_t compared = 0;
+  for (const Json& one : list) {
+    OperatorCost op = ReadOperatorCost(one, cost_where + ".operators");
+    const auto found = sums.find({op.layer, op.op});
+    std::map<int, Int128> seen = op.macs_by_len;
+    seen.erase(0);
+    const std::map<int, Int128> expected = found == sums.end() ? std::map<int, Int128>{} : found->second.macs_by_len;
+    const Int128 cycles = found == sums.end() ? Int128{0} : found->second.mac_cycles;
+    if (seen != expected || op.mac_cycles != cycles) {
+      throw InvalidInput(cost_where + ": " + Quoted(op.op) + " of layer " + std::to_string(op.layer) +
+                         " has other macs than its groups");
+    }
+    compared += found == sums.end() ? 0 : 1;
+    file->cost.operators.push_back(std::move(op));
+  }
+  if (compared != sums.size()) throw InvalidInput(cost_where + ": does not list every operator of the groups");
+  if (cost.contains("array")) {
+    const Json& array = cost["array"];
+    const std::string array_where = cost_where + ".array";
+    constexpr int64_t kMostSide = 1 << 20;
+    file->cost.array_shape =
+        ArrayShape{Whole(array, "R", array_where, 1, kMostSide), Whole(array, "C", array_where, 1, kMostSide),
+                   Whole(array, "K", array_where, 1, kMostSide), Whole(array, "FILL", array_where, 0, kMostSide)};
+  }
+  if (!cost.contains("tile_avg_stoc_len")) return;
+  for (const auto& [rows, average] : cost["tile_avg_stoc_len"].items()) {
+    if (!average.is_number() || rows.empty() || rows.size() > 7 ||
+        !std::all_of(rows.begin(), rows.end(), [](char c) { return c >= '0' && c <= '9'; })) {
+      Reject(cost_where, "tile_avg_stoc_len." + Quoted(rows), average, "a number for so many rows");
+    }
+    file->cost.tile_averages.emplace_back(std::stoll(rows), average.get<double>());
+  }
+  std::sort(file->cost.tile_averages.begin(), file->cost.tile_averages.end());
+}
+
+}  // namespace
+
+OperatorCost ReadOperatorCost(const Json& json, const std::string& where) {
   OperatorCost op;
   const Json& layer = At(json, "layer", where);
   if (!layer.is_null()) op.layer = static_cast<int>(Whole(json, "layer", where, 0, 1 << 20));
@@ -168,70 +233,9 @@ OperatorCost ReadOperator(const Json& json, const std::string& where) {
   return op;
 }
 
-// The header of our own traces; what it says must follow from the groups as far as those tell it.
-void ReadOrigin(const Json& header, TraceFile* file) {
-  const auto sums = SumGroups(*file);
-  const auto ours = header.is_object() ? header.find("stoch") : header.end();
-  if (!header.is_object() || ours == header.end()) {
-    for (const auto& [at, op] : sums) {
-      if (at.first >= 0) file->cost.operators.push_back(op);
-    }
-    for (const auto& [at, op] : sums) {
-      if (at.first < 0) file->cost.operators.push_back(op);
-    }
-    return;
-  }
-  file->is_ours = true;
-  const std::string where = file->name + ": header.stoch";
-  const auto text = [&](const std::string& key) {
-    const Json& value = At(*ours, key.c_str(), where);
-    if (!value.is_string()) Reject(where, key, value, "text");
-    return value.get<std::string>();
-  };
-  file->config = text("config");
-  file->model_sha256 = text("model_sha256");
-  file->text_sha256 = text("text_sha256");
-  const Json& cost = At(*ours, "sc_cost", where);
-  const std::string cost_where = where + ".sc_cost";
-  file->cost.calls = Whole(cost, "calls", cost_where, 0, kMaxCount);
-  const Json& list = At(cost, "operators", cost_where);
-  if (!list.is_array()) Reject(cost_where, "operators", list, "a list");
-  size_t compared = 0;
-  for (const Json& one : list) {
-    OperatorCost op = ReadOperator(one, cost_where + ".operators");
-    const auto found = sums.find({op.layer, op.op});
-    std::map<int, Int128> seen = op.macs_by_len;
-    seen.erase(0);
-    const std::map<int, Int128> expected = found == sums.end() ? std::map<int, Int128>{} : found->second.macs_by_len;
-    const Int128 cycles = found == sums.end() ? Int128{0} : found->second.mac_cycles;
-    if (seen != expected || op.mac_cycles != cycles) {
-      throw InvalidInput(cost_where + ": " + Quoted(op.op) + " of layer " + std::to_string(op.layer) +
-                         " has other macs than its groups");
-    }
-    compared += found == sums.end() ? 0 : 1;
-    file->cost.operators.push_back(std::move(op));
-  }
-  if (compared != sums.size()) throw InvalidInput(cost_where + ": does not list every operator of the groups");
-  if (cost.contains("array")) {
-    const Json& array = cost["array"];
-    const std::string array_where = cost_where + ".array";
-    constexpr int64_t kMostSide = 1 << 20;
-    file->cost.array_shape =
-        ArrayShape{Whole(array, "R", array_where, 1, kMostSide), Whole(array, "C", array_where, 1, kMostSide),
-                   Whole(array, "K", array_where, 1, kMostSide), Whole(array, "FILL", array_where, 0, kMostSide)};
-  }
-  if (!cost.contains("tile_avg_stoc_len")) return;
-  for (const auto& [rows, average] : cost["tile_avg_stoc_len"].items()) {
-    if (!average.is_number() || rows.empty() || rows.size() > 7 ||
-        !std::all_of(rows.begin(), rows.end(), [](char c) { return c >= '0' && c <= '9'; })) {
-      Reject(cost_where, "tile_avg_stoc_len." + Quoted(rows), average, "a number for so many rows");
-    }
-    file->cost.tile_averages.emplace_back(std::stoll(rows), average.get<double>());
-  }
-  std::sort(file->cost.tile_averages.begin(), file->cost.tile_averages.end());
+Int128 ReadCount(const Json& object, const std::string& key, const std::string& where) {
+  return Count(object, key, where);
 }
-
-}  // namespace
 
 TraceFile ParseTraceFile(std::string_view text, const std::string& name) {
   TraceFile file;

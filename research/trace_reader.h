@@ -2,6 +2,7 @@
 // Reads traces in the published schemas, ours and others': what was multiplied, at which length.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,6 +28,10 @@ struct TraceFile {
 // Errors: InvalidInput, one sentence with name, place, value and what is allowed: no trace, shapes out of range, counts
 //         that disagree with shapes, a header that disagrees with its groups.
 TraceFile ParseTraceFile(std::string_view text, const std::string& name);
+
+// One entry of `operators` of sc_cost, and a count of it. Errors: InvalidInput naming `where`.
+OperatorCost ReadOperatorCost(const nlohmann::json& json, const std::string& where);
+Int128 ReadCount(const nlohmann::json& object, const std::string& key, const std::string& where);
 
 // Sums of an array in closed form, where every product ran at one length and the rows of every call are known.
 // Errors: InvalidInput saying what a trace does not tell.

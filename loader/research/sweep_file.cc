@@ -188,6 +188,7 @@ SweepFile Reader::Read(const Json& root) {
   if (root.contains("tokenizer")) file_.tokenizer = Text(root["tokenizer"], "tokenizer");
   if (root.contains("max_windows")) file_.max_windows = Count(root["max_windows"], "max_windows");
   if (root.contains("ctx")) file_.ctx = Count(root["ctx"], "ctx");
+  if (root.contains("windows_per_row")) file_.windows_per_row = Count(root["windows_per_row"], "windows_per_row");
   if (root.contains("array")) file_.array = Text(root["array"], "array");
   if (root.contains("energy")) file_.energy = Text(root["energy"], "energy");
   if (root.contains("files")) {
@@ -221,8 +222,8 @@ SweepFile Reader::Read(const Json& root) {
   if (root.contains("reference")) Reference(root["reference"], base);
   Repeat();
   Unknown(root, "",
-          {"model", "text", "tokenizer", "max_windows", "ctx", "array", "energy", "base", "grid", "runs", "files",
-           "metrics", "seeds", "repeat", "reference"});
+          {"model", "text", "tokenizer", "max_windows", "ctx", "windows_per_row", "array", "energy", "base", "grid",
+           "runs", "files", "metrics", "seeds", "repeat", "reference"});
   return file_;
 }
 

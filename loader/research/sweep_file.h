@@ -20,11 +20,12 @@ struct SweepRun {
 
 struct SweepFile {
   std::string model, text;
-  std::string tokenizer;    // a folder; "": the model's
-  int64_t max_windows = 0;  // 0: all
-  int64_t ctx = 0;          // 0: the default of perplexity
-  std::string array;        // "R,C,K[,FILL]"; "": none
-  std::string energy;       // a file; "": none
+  std::string tokenizer;        // a folder; "": the model's
+  int64_t max_windows = 0;      // 0: all
+  int64_t ctx = 0;              // 0: the default of perplexity
+  int64_t windows_per_row = 0;  // of shards; 0: a row is a run
+  std::string array;            // "R,C,K[,FILL]"; "": none
+  std::string energy;           // a file; "": none
   std::string mp, smooth, mask;
   std::vector<std::string> metrics;  // sorted, each once
   std::vector<SweepRun> runs;        // the grid in file order, last name fastest, then the single runs; seeds fastest
@@ -34,7 +35,7 @@ struct SweepFile {
   std::vector<std::string> unknown_keys;
 };
 
-// {model, text, tokenizer, max_windows, ctx, array, energy, base, grid{NAME: [values]}, runs: [SETTINGS], files{mp, smooth, mask},
+// {model, text, tokenizer, max_windows, ctx, windows_per_row, array, energy, base, grid{NAME: [values]}, runs: [SETTINGS], files{mp, smooth, mask},
 // metrics, seeds: [numbers] or repeat: N, reference: INDEX or SETTINGS}. Exact configurations have no seeds.
 // SETTINGS are a text or a list of texts; values are texts, numbers or booleans.
 // Errors: InvalidInput, one sentence naming `name`, key, value and what is allowed; more than 65536 runs.

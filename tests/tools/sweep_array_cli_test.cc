@@ -29,6 +29,20 @@ class SweepArrayCli : public testing::Test {
     WriteFile(plan_, R"({"model": ")" + model_ + R"(", "text": ")" + std::string(folder_ / "text") +
                          R"(", "ctx": 16, "max_windows": 2, "metrics": )" + metrics + ", " + runs + more + "}");
   }
+  // With max_windows among `rest`.
+  void WindowsPlan(const std::string& rest, const std::string& metrics = R"(["ppl"])") const {
+    WriteFile(plan_, R"({"model": ")" + model_ + R"(", "text": ")" + std::string(folder_ / "text") +
+                         R"(", "ctx": 16, "metrics": )" + metrics + ", " + rest + "}");
+  }
+  // Of a table of lengths: rows of every operator run at 64 or at 16.
+  static std::string Defaults() {
+    std::string defaults;
+    for (const char* op : {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "qk", "av"}) {
+      defaults += (defaults.empty() ? "\"" : ", \"") + std::string(op) +
+                  R"(": {"thresholds": [0.5], "metric_lo": 0, "metric_hi": 2})";
+    }
+    return defaults;
+  }
   // Nine runs.
   void NineRuns() const { Plan(R"("grid": {"halve": [1, 0], "stoc_len": [16, 32, 64, 128]}, "runs": ["fp32"])"); }
 
@@ -113,6 +127,92 @@ TEST_F(SweepArrayCli, MergeRefusesEachKindOfIncompleteSet) {
   WriteFile(folder_ / "2", all.at("2"));
   Plan(R"("grid": {"halve": [1, 0], "stoc_len": [16, 32, 64]}, "runs": ["fp32"])");
   refused(Merge({"0", "1", "2"}), "is of another plan or version", 0);
+}
+
+// One configuration is more than a machine does in time: rows of shards are of some of its windows.
+TEST_F(SweepArrayCli, WindowsOfRunsMergeToTheBytesOfOneRun) {
+  WriteFile(folder_ / "mp.json", R"({"stoc_len_levels": [64, 16], "operator_defaults": {)" + Defaults() + "}}");
+  WriteFile(folder_ / "energy.json", R"({"schema": "stoch-energy-v1", "unit": "pJ", "process": "test",
+    "actions": {"sc_mac_cycle": {"energy": 2, "source": "made up for a test"}}})");
+  // Two seeds, equal operators, exact ones, lengths of rows, integers, and attention over whole windows.
+  const std::string runs =
+      R"("runs": ["stoc_len=32,source=lfsr", "fp32", "stoc_len=16,source=lfsr,mp=)" + std::string(folder_ / "mp.json") +
+      R"(", "attention=per_row,stoc_len=32,source=lfsr,q_proj.arith=int4"], "seeds": [3, 4], "reference": 1,
+        "array": "8,8,16", "energy": ")" +
+      std::string(folder_ / "energy.json") + R"(", "max_windows": 7, "windows_per_row": 3)";
+  const std::string metrics = R"(["ppl", "kl", "cycles", "energy"])";
+  WindowsPlan(runs, metrics);
+  ASSERT_EQ(Sweep("whole").exit_code, 0) << "without --shard a row is a run";
+  EXPECT_EQ(Lines("whole"), 7 + 4);
+  std::vector<std::string> parts;
+  int rows = 0;
+  for (const std::string i : {"0", "1", "2", "3", "4"}) {
+    const ProcessResult part = Sweep(i, {"--shard", i + "/5"});
+    ASSERT_EQ(part.exit_code, 0) << part.err;
+    rows += Lines(i);
+    parts.push_back(i);
+  }
+  EXPECT_EQ(rows, 7 * 3);
+  EXPECT_EQ(nlohmann::json::parse(Text("1").substr(0, Text("1").find('\n')))["metrics"]["windows"],
+            nlohmann::json::parse("[3, 3]"));
+  const ProcessResult merged = Merge(parts);
+  ASSERT_EQ(merged.exit_code, 0) << merged.err;
+  EXPECT_EQ(Text("merged"), Text("whole"));
+  EXPECT_EQ(Sweep("merged", {"--resume", "--tsv"}).exit_code, 0) << "nothing is left to do";
+  EXPECT_EQ(Text("merged"), Text("whole"));
+
+  ExpectRefused(Merge(parts, false), "rows are of windows of runs: give the plan");
+  ExpectRefused(Sweep("none", {"--shard", "0/5", "--tsv"}), "merge them first");
+  WriteFile(folder_ / "3", Shortened(Text("3")));
+  const ProcessResult missing = Merge(parts);
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_NE(missing.err.find("part 18 of 21 is missing: "), std::string::npos) << missing.err;
+  EXPECT_NE(missing.err.find(", windows 0..2: stoch sweep " + plan_ + " --shard 3/5 --resume -o "), std::string::npos)
+      << missing.err;
+  EXPECT_NE(missing.err.find("1 of the 21 parts"), std::string::npos) << missing.err;
+  ASSERT_EQ(Sweep("3", {"--shard", "3/5", "--resume"}).exit_code, 0);
+  ASSERT_EQ(Merge(parts).exit_code, 0);
+  EXPECT_EQ(Text("merged"), Text("whole"));
+}
+
+TEST_F(SweepArrayCli, PartsOfRunsThatFailOrAreChanged) {
+  const std::string two = R"(, "max_windows": 4, "windows_per_row": 3)";
+  // The second is run in another shard than the first.
+  WindowsPlan(R"("runs": ["stoc_len=16", "stoc_len=16,source_seed=7", "fp16"])" + two);
+  EXPECT_EQ(Sweep("whole").exit_code, 1);
+  for (const std::string i : {"0", "1", "2", "3"}) EXPECT_LE(Sweep(i, {"--shard", i + "/4"}).exit_code, 1);
+  const ProcessResult failed = Merge({"0", "1", "2", "3"});
+  EXPECT_EQ(failed.exit_code, 1);
+  EXPECT_NE(failed.err.find("part 4 failed: fp16, windows 0..2\n"), std::string::npos) << failed.err;
+  EXPECT_EQ(Text("merged"), Text("whole"));
+  EXPECT_NE(Text("merged").find("\"same_as\""), std::string::npos);
+
+  const std::string part = Text("0");
+  const auto changed = [&](const std::string& from, const std::string& to, const std::string& words) {
+    std::string text = part;
+    ASSERT_NE(text.find(from), std::string::npos) << from;
+    WriteFile(folder_ / "0", text.replace(text.find(from), from.size(), to));
+    const ProcessResult result = Merge({"0", "1", "2", "3"});
+    EXPECT_EQ(result.exit_code, 2) << from;
+    EXPECT_NE(result.err.find(words), std::string::npos) << result.err;
+    EXPECT_FALSE(fs::exists(folder_ / "merged")) << from;
+  };
+  changed("\"windows\":[0,3]", "\"windows\":[0,2]", "windows 0..2: has other windows");
+  changed("\"nll\":[", "\"nll\":[1,", "windows 0..2: has other windows");
+  changed("\"nll\":[", "\"nll\":[[],", "windows 0..2: has other windows");
+  changed("\"nll\":", "\"mll\":", "windows 0..2: is not as sweeps write it");
+  changed("\"op\":\"k_proj\"", "\"op\":\"v_proj\"", "windows 3..3: counts other operators than the parts before it");
+  changed("\"calls\":3", "\"calls\":-3", "calls = \"-3\": allowed is a count");
+  changed("stoch-sweep-part-v1", "stoch-sweep-part-v9", "windows 0..2: has other windows");
+
+  WindowsPlan(R"("runs": ["stoc_len=16"], "windows_per_row": 0)");
+  ExpectRefused(Sweep("none"), "windows_per_row = \"0\"");
+  WindowsPlan(R"("runs": ["stoc_len=16"], "windows_per_row": 69906)");
+  ExpectRefused(Sweep("none"), "windows_per_row = 69906: allowed is 1..69905 with windows of 16 tokens");
+  for (const std::string metric : {"trace", "profile"}) {
+    WindowsPlan(R"("runs": ["stoc_len=16"])" + two, "[\"" + metric + "\"]");
+    ExpectRefused(Sweep("none"), "windows_per_row: the metric " + metric + " is of whole runs");
+  }
 }
 
 TEST_F(SweepArrayCli, MergedRowsThatSayAnErrorAreAFailedCheck) {

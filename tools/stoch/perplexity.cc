@@ -263,17 +263,8 @@ ExitCode Merge(const Options& options) {
           .result = {},
           .kl = {},
           .cost = {}};
-  PerplexitySums sums;
-  for (const double nll : all.nll) sums.Add(nll);
-  row.result = sums.Result();
-  row.result.windows = all.total_windows;
+  row.result = SumNll(all.nll, all.ctx - 1);
   row.result.elapsed_ms = all.elapsed_ms;
-  const auto each = static_cast<size_t>(all.ctx - 1);
-  for (size_t at = 0; at + each <= all.nll.size(); at += each) {
-    WindowNll& window = row.result.nll_by_window.emplace_back();
-    window.tokens = all.ctx - 1;
-    for (size_t i = 0; i < each; ++i) window.nll += all.nll[at + i];
-  }
   KlStatistics statistics;
   statistics.Add(all.comparisons);
   if (all.comparisons.size() > 1) row.kl = statistics.Summary();

@@ -26,6 +26,7 @@
 #include "tools/stoch/commands.h"
 #include "tools/stoch/research/sweep_log.h"
 #include "tools/stoch/research/sweep_merge.h"
+#include "tools/stoch/research/sweep_parts.h"
 #include "tools/stoch/research/sweep_plan.h"
 #include "tools/stoch/research/sweep_report.h"
 #include "tools/stoch/research/sweep_same.h"
@@ -77,16 +78,23 @@ SweepPlan ReadPlan(const Options& options) {
   }
 }
 
+// "run", or where a plan is divided by windows "part".
+const char* RowsAre(const SweepPlan& plan) { return plan.runs[0].windows > 0 ? "part" : "run"; }
+std::string NameOf(const PlannedRun& run) {
+  if (run.windows == 0) return run.config;
+  return fmt::format("{}, windows {}..{}", run.config, run.first_window, run.first_window + run.windows - 1);
+}
+
 // Every run of the plan that no file has, with the command that makes it. Errors: InvalidInput where there is one.
 void RequireComplete(const Options& options, const SweepPlan& plan, const MergedSweep& merged,
                      const std::vector<std::string>& texts) {
   if (merged.missing_runs.empty()) return;
   for (const size_t run : merged.missing_runs) {
-    spdlog::error("run {} of {} is missing: {}: {}", run, plan.runs.size(), plan.runs[run].config,
+    spdlog::error("{} {} of {} is missing: {}: {}", RowsAre(plan), run, plan.runs.size(), NameOf(plan.runs[run]),
                   CommandOfRun(plan, options.file, run, options.merge, texts));
   }
-  throw InvalidInput(fmt::format("--merge: {} of the {} runs of {} are missing: nothing is written",
-                                 merged.missing_runs.size(), plan.runs.size(), options.file));
+  throw InvalidInput(fmt::format("--merge: {} of the {} {}s of {} are missing: nothing is written",
+                                 merged.missing_runs.size(), plan.runs.size(), RowsAre(plan), options.file));
 }
 
 std::string JoinLines(const std::vector<std::string>& lines) {
@@ -101,6 +109,7 @@ ExitCode Merge(const Options& options) {
   for (const std::string& name : options.merge) texts.push_back(ReadWholeFile(name));
   if (options.file.empty()) {
     const std::string text = MergeShards(options.merge, texts);
+    if (HasParts(text)) throw InvalidInput("--merge: the rows are of windows of runs: give the plan");
     if (HasSeeds(text)) throw InvalidInput("--merge: the rows have seeds: give the plan, which their summaries need");
     spdlog::warn("--merge: not compared with a plan: shards that all lack their last rows look complete");
     WriteWholeFile(options.out, text);
@@ -109,10 +118,13 @@ ExitCode Merge(const Options& options) {
     return failed > 0 ? kCheckFailed : kDone;
   }
   const SweepPlan plan = ReadPlan(options);
-  const MergedSweep merged = MergeWithPlan(plan, options.merge, texts);
-  RequireComplete(options, plan, merged, texts);
-  WriteWholeFile(options.out, JoinLines(FinishedLines(plan, merged.rows)));
-  for (const size_t run : merged.failed_runs) spdlog::error("run {} failed: {}", run, plan.runs[run].config);
+  const SweepPlan parts = DivideRuns(plan);
+  const MergedSweep merged = MergeWithPlan(parts, options.merge, texts);
+  RequireComplete(options, parts, merged, texts);
+  WriteWholeFile(options.out, JoinLines(FinishedLines(plan, JoinParts(plan, parts, merged.rows))));
+  for (const size_t run : merged.failed_runs) {
+    spdlog::error("{} {} failed: {}", RowsAre(parts), run, NameOf(parts.runs[run]));
+  }
   return merged.failed_runs.empty() ? kDone : kCheckFailed;
 }
 
@@ -147,7 +159,7 @@ void RunAll(const Options& options, const SweepPlan& plan, const std::vector<siz
                              : WithSameAs(plan, run, RunOne(plan, run, backend, options.device, base, options.timing));
     log->Put(i, row.text, row.failed);
     if (!options.output.quiet) {
-      spdlog::info("{} of {}: {}{}", i + 1, mine.size(), run.config, row.failed ? ": failed" : "");
+      spdlog::info("{} of {}: {}{}", i + 1, mine.size(), NameOf(run), row.failed ? ": failed" : "");
     }
   }
 }
@@ -164,7 +176,12 @@ ExitCode Run(const Options& options) {
   std::optional<SweepPlot> plot;
   if (!options.plot.empty()) plot = ParseSweepPlot(options.plot);
   if (!options.resume) RequireAbsent(options.out);
-  const SweepPlan plan = ReadPlan(options);
+  SweepPlan plan = ReadPlan(options);
+  const bool is_divided = !options.shard.empty() && plan.windows_per_row > 0;
+  if (is_divided) plan = DivideRuns(std::move(plan));
+  if (is_divided && (plot || options.tsv)) {
+    throw InvalidInput("--tsv, --plot: rows of windows_per_row are parts of runs: merge them first");
+  }
   if (!options.kl_base.empty()) {
     if (!plan.Has("kl")) throw InvalidInput("--kl-base: the plan has no metric kl");
     CheckBase(plan, options.kl_base);
@@ -196,7 +213,8 @@ CommandBody AddSweep(CLI::App& command) {
   for (const auto& [name, help] : SweepMetrics()) metrics += (metrics.empty() ? "" : ", ") + name + " (" + help + ")";
   command.description("Many configurations of one model over one text: a row each, resumable and divisible");
   command.footer(fmt::format(
-      "The plan: {{\"model\", \"text\", \"tokenizer\", \"max_windows\", \"ctx\", \"array\": \"R,C,K\", "
+      "The plan: {{\"model\", \"text\", \"tokenizer\", \"max_windows\", \"ctx\", \"windows_per_row\", \"array\": "
+      "\"R,C,K\", "
       "\"energy\": FILE, \"base\": "
       "SETTINGS, \"grid\": {{NAME: "
       "[values]}}, \"runs\": [SETTINGS], \"files\": {{\"mp\", \"smooth\", \"mask\"}}, \"metrics\", \"seeds\": "
@@ -214,7 +232,9 @@ CommandBody AddSweep(CLI::App& command) {
   command.add_option("plan", options->file, "The plan (JSON)");
   command.add_option("-o,--output", options->out, "The rows (JSON lines)")->required();
   command.add_flag("--resume", options->resume, "Continue: rows without an error stay, a torn last line goes");
-  command.add_option("--shard", options->shard, "i/n: only the runs whose index is i mod n");
+  command.add_option(
+      "--shard", options->shard,
+      "i/n: only the runs whose index is i mod n, or the parts of runs, where the plan has windows_per_row");
   command.add_option(
       "--merge", options->merge,
       "Shards, to the rows of one run: those of the plan, or without one complete shards 0/n, 1/n, ... in this order");

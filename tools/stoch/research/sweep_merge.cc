@@ -10,6 +10,7 @@
 
 #include "kernels/base/error.h"
 #include "tools/stoch/research/sweep_log.h"
+#include "tools/stoch/research/sweep_parts.h"
 
 namespace stoch::cli {
 namespace {
@@ -25,6 +26,14 @@ std::map<std::string, size_t> RunsByKey(const SweepPlan& plan) {
   std::map<std::string, size_t> runs;
   for (size_t i = 0; i < plan.runs.size(); ++i) runs[plan.runs[i].key] = i;
   return runs;
+}
+
+template <typename Wanted>
+bool AnyRow(const std::string& text, const Wanted& wanted) {
+  size_t whole = 0;
+  const std::vector<SweepLine> lines = ParseSweepLines(text, "merged rows", &whole);
+  return std::any_of(lines.begin(), lines.end(),
+                     [&](const SweepLine& line) { return wanted(nlohmann::json::parse(line.text)); });
 }
 
 // Whether file i has no rows but those of shard i of so many.
@@ -104,10 +113,11 @@ std::string CommandOfRun(const SweepPlan& plan, const std::string& plan_name, si
 }
 
 bool HasSeeds(const std::string& text) {
-  size_t whole = 0;
-  const std::vector<SweepLine> lines = ParseSweepLines(text, "merged rows", &whole);
-  return std::any_of(lines.begin(), lines.end(),
-                     [](const SweepLine& line) { return nlohmann::json::parse(line.text).contains("seed"); });
+  return AnyRow(text, [](const nlohmann::json& row) { return row.contains("seed"); });
+}
+
+bool HasParts(const std::string& text) {
+  return AnyRow(text, [](const nlohmann::json& row) { return row.value("schema", "") == kSweepPartSchema; });
 }
 
 size_t CountFailed(const std::string& text) {

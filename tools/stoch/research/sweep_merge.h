@@ -29,8 +29,9 @@ MergedSweep MergeWithPlan(const SweepPlan& plan, const std::vector<std::string>&
 std::string CommandOfRun(const SweepPlan& plan, const std::string& plan_name, size_t run,
                          const std::vector<std::string>& names, const std::vector<std::string>& texts);
 
-// Whether a row has a seed, and rows that say an error. Requires: what MergeShards returned.
+// Whether a row has a seed or is of a part of a run, and rows that say an error. Requires: what MergeShards returned.
 bool HasSeeds(const std::string& text);
+bool HasParts(const std::string& text);
 size_t CountFailed(const std::string& text);
 
 }  // namespace stoch::cli

@@ -19,6 +19,7 @@
 #include "loader/sha256.h"
 #include "research/products/operator_digest.h"
 #include "research/profile.h"
+#include "tools/stoch/research/sweep_parts.h"
 #include "tools/stoch/research/sweep_same.h"
 
 namespace stoch::cli {
@@ -269,6 +270,8 @@ SweepPlan ResolveSweep(const SweepFile& file, const std::string& version, bool v
     throw InvalidInput("metrics: kl takes at least two predictions");
   }
 
+  plan.windows_per_row = file.windows_per_row;
+  CheckParts(plan);
   if (plan.Has("profile")) {
     ProfileOptions profile;
     profile.ctx = plan.ctx;

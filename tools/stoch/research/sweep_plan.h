@@ -4,7 +4,7 @@
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +12,7 @@
 #include "app/common_options.h"
 #include "engine/engine.h"
 #include "engine/kl_divergence.h"
+#include "engine/perplexity.h"
 #include "loader/research/sweep_file.h"
 #include "research/cost.h"
 #include "research/energy/energy.h"
@@ -27,6 +28,8 @@ struct PlannedRun {
   size_t configuration = 0;       // index in SweepPlan::configurations
   std::optional<uint64_t> seed;
   std::vector<std::pair<std::string, std::string>> parameters;
+  // The windows of a part of a run (sweep_parts.h); 0: the plan's.
+  int64_t first_window = 0, windows = 0;
 };
 
 struct SweepPlan {
@@ -34,6 +37,7 @@ struct SweepPlan {
   std::string model_name;  // for people
   std::vector<int32_t> ids;
   int64_t ctx = 0, max_windows = 0;
+  int64_t windows_per_row = 0;  // of shards; 0: a row is a run
   std::vector<std::string> metrics;
   CostOptions cost;
   std::optional<EnergyTable> energy;
@@ -55,12 +59,23 @@ SweepPlan ResolveSweep(const SweepFile& file, const std::string& version, bool v
 // The metrics that a sweep can compute, and what they are.
 std::vector<std::pair<std::string, std::string>> SweepMetrics();
 
+// Numbers of all windows of a run.
+struct RunNumbers {
+  PerplexityResult result;
+  std::optional<KlSummary> kl;
+  std::optional<ScCost> cost;             // none of an exact run
+  nlohmann::ordered_json trace, profile;  // where the plan has these metrics
+};
+// {schema, key, config, seed} of a row, and its metrics and sc_cost.
+nlohmann::ordered_json RowHead(const PlannedRun& run);
+void AddMetrics(const SweepPlan& plan, const RunNumbers& numbers, nlohmann::ordered_json* row);
+
 // The row of a run, without line break: {schema, key, config, metrics, sc_cost}, or an error.
 struct SweepRow {
   std::string text;
   bool failed = false;
 };
-// Runs one. `base` names a file of exact logits, "" without kl. What fails is a row; Interrupted and LostRank are thrown.
+// Runs one, or a part of one. `base` names a file of exact logits, "" without kl. What fails is a row; Interrupted and LostRank are thrown.
 SweepRow RunOne(const SweepPlan& plan, const PlannedRun& run, const std::shared_ptr<Backend>& backend,
                 const DeviceOptions& devices, const std::string& base, bool timing);
 // Whether a file of exact logits is of this plan's model, text and windows, before any work. Errors: InvalidInput saying

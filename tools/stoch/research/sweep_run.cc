@@ -7,7 +7,9 @@
 #include <chrono>
 #include <new>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
+#include <vector>
 
 #include "app/interrupt.h"
 #include "app/options/cost_options.h"
@@ -19,6 +21,7 @@
 #include "models/decoder/rank_link.h"
 #include "research/profile.h"
 #include "research/trace_writer.h"
+#include "tools/stoch/research/sweep_parts.h"
 #include "tools/stoch/research/sweep_plan.h"
 
 namespace stoch::cli {
@@ -56,7 +59,7 @@ Json Profile(const SweepPlan& plan, Engine& configured, const std::shared_ptr<Ba
   return rows;
 }
 
-// metrics and sc_cost.
+// Runs the windows of a run or of a part, into metrics and sc_cost.
 void Measure(const SweepPlan& plan, const PlannedRun& run, const std::shared_ptr<Backend>& backend,
              const DeviceOptions& devices, const std::string& base, Json* row) {
   EngineOptions options = run.engine;
@@ -65,17 +68,52 @@ void Measure(const SweepPlan& plan, const PlannedRun& run, const std::shared_ptr
   const std::unique_ptr<Engine> engine = OpenRun(plan, options, backend, devices);
   std::unique_ptr<ScCostCollector> collector = CollectCost(*engine, plan.cost, nullptr);
   PerplexityOptions windows = Windows(plan);
+  SweepPart part;
+  if (run.windows > 0) {
+    std::vector<int64_t>& some = windows.windows.emplace(static_cast<size_t>(run.windows));
+    std::iota(some.begin(), some.end(), run.first_window);
+    windows.on_nll = [&](double nll) { part.nll.push_back(nll); };
+  }
   KlComparison comparison(*backend, engine->config().vocab_size);
   std::optional<KlBaseReader> reader;
   if (plan.Has("kl")) {
     reader.emplace(base, engine->config().vocab_size);
+    reader->Seek(run.first_window * (plan.ctx - 1));
     windows.on_logits = [&](const TensorView& logits, std::span<const int32_t> targets) {
       comparison.Add(*reader, logits, targets);
     };
   }
-  const PerplexityResult result = EvaluatePerplexity(*engine, plan.ids, windows);
+  RunNumbers numbers;
+  numbers.result = EvaluatePerplexity(*engine, plan.ids, windows);
+  if (collector != nullptr) numbers.cost = collector->Cost();
+  if (run.windows > 0) {
+    part.comparisons.assign(comparison.rows().begin(), comparison.rows().end());
+    part.cost = numbers.cost;
+    AddPart(run, part, row);
+    return;
+  }
+  if (plan.Has("kl")) numbers.kl = comparison.Summary();
+  if (collector != nullptr && plan.Has("trace")) {
+    numbers.trace = {{"schema", "scmp-trace-summary-v1"}, {"groups", TraceGroupsJson(*collector)}};
+  }
+  if (collector.reset(); numbers.cost && plan.Has("profile"))
+    numbers.profile = Profile(plan, *engine, backend, devices);
+  AddMetrics(plan, numbers, row);
+}
+
+}  // namespace
+
+Json RowHead(const PlannedRun& run) {
+  Json head = {
+      {"schema", run.windows > 0 ? kSweepPartSchema : "stoch-sweep-v1"}, {"key", run.key}, {"config", run.config}};
+  if (run.seed) head["seed"] = *run.seed;
+  return head;
+}
+
+void AddMetrics(const SweepPlan& plan, const RunNumbers& numbers, Json* row) {
   Json& metrics = (*row)["metrics"];
   metrics = Json::object();
+  const PerplexityResult& result = numbers.result;
   if (plan.Has("ppl")) {
     metrics["ppl"] = result.ppl;
     metrics["ppl_error"] = result.ppl_error;
@@ -84,33 +122,25 @@ void Measure(const SweepPlan& plan, const PlannedRun& run, const std::shared_ptr
     metrics["predictions"] = result.predictions;
     metrics["nll_by_window"] = NllJson(result);
   }
-  if (plan.Has("kl")) metrics["kl"] = KlJson(comparison.Summary());
-  if (collector == nullptr) {  // exact: there is nothing to count, and no error
+  if (numbers.kl) metrics["kl"] = KlJson(*numbers.kl);
+  if (!numbers.cost) {  // exact: there is nothing to count, and no error
     for (const char* metric : {"cycles", "energy", "profile", "trace"}) {
       if (plan.Has(metric)) metrics[metric] = nullptr;
     }
     (*row)["sc_cost"] = nullptr;
     return;
   }
-  const ScCost cost = collector->Cost();
-  if (plan.Has("trace")) {
-    metrics["trace"] = {{"schema", "scmp-trace-summary-v1"}, {"groups", TraceGroupsJson(*collector)}};
-  }
-  collector.reset();
-  if (plan.Has("cycles")) metrics["cycles"] = cost.ToJson().at("array").at("cycles");
-  if (plan.energy) metrics["energy"] = EnergyJson(PriceCost(cost, *plan.energy), *plan.energy);
-  if (plan.Has("profile")) metrics["profile"] = Profile(plan, *engine, backend, devices);
-  (*row)["sc_cost"] = cost.ToJson();
+  if (plan.Has("trace")) metrics["trace"] = numbers.trace;
+  if (plan.Has("cycles")) metrics["cycles"] = numbers.cost->ToJson().at("array").at("cycles");
+  if (plan.energy) metrics["energy"] = EnergyJson(PriceCost(*numbers.cost, *plan.energy), *plan.energy);
+  if (plan.Has("profile")) metrics["profile"] = numbers.profile;
+  (*row)["sc_cost"] = numbers.cost->ToJson();
 }
-
-}  // namespace
 
 SweepRow RunOne(const SweepPlan& plan, const PlannedRun& run, const std::shared_ptr<Backend>& backend,
                 const DeviceOptions& devices, const std::string& base, bool timing) {
   const auto start = std::chrono::steady_clock::now();
-  Json head = {{"schema", "stoch-sweep-v1"}, {"key", run.key}, {"config", run.config}};
-  if (run.seed) head["seed"] = *run.seed;
-  Json row = head;
+  Json row = RowHead(run);
   std::string error;
   try {
     Measure(plan, run, backend, devices, base, &row);
@@ -124,7 +154,7 @@ SweepRow RunOne(const SweepPlan& plan, const PlannedRun& run, const std::shared_
     error = failure.what();
   }
   if (!error.empty()) {
-    row = head;
+    row = RowHead(run);
     row["error"] = error;
   }
   if (timing) {
