@@ -8,6 +8,17 @@ namespace {
 
 constexpr int kThreads = 256;
 
+// A block a vector.
+__global__ void __launch_bounds__(kRowLanes)
+    MetricKernel(const LengthView view, const MetricVectors vectors, float* metrics) {
+  __shared__ float shared[kRowLanes];
+  const int64_t index = blockIdx.x;
+  const float* x = vectors.x + index / vectors.per_row * vectors.row_stride + index % vectors.per_row * vectors.dims;
+  const float metric = BlockMetric(view.metric, view.sign, vectors.dims, shared,
+                                   [&](int64_t i) { return x[vectors.channels == nullptr ? i : vectors.channels[i]]; });
+  if (threadIdx.x == 0) metrics[index] = metric;
+}
+
 struct DispatchArgs {
   LengthView view;
   const float* metrics = nullptr;
@@ -85,6 +96,13 @@ __global__ void __launch_bounds__(kThreads) DispatchKernel(const DispatchArgs ar
 }
 
 }  // namespace
+
+void LaunchMetrics(cudaStream_t stream, const LengthView& view, const MetricVectors& vectors, float* metrics) {
+  const int64_t count = vectors.rows * vectors.per_row;
+  if (count == 0) return;
+  MetricKernel<<<static_cast<unsigned>(count), kRowLanes, 0, stream>>>(view, vectors, metrics);
+  STOCH_CUDA_LAUNCH("MetricKernel");
+}
 
 void LaunchDispatch(cudaStream_t stream, const LengthView& view, const float* metrics, int64_t metrics_per_row,
                     int64_t slots_per_row, const DispatchRange& range, float* extremes, uint8_t* slots) {

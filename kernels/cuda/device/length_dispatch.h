@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the metrics of a call to the slots of its rows, for linears and attention.
+// From the vectors of a call to their metrics, and from those to the slots of its rows, for linears and attention.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,6 +9,18 @@
 #include "kernels/cuda/sc/format/lengths.h"
 
 namespace stoch::cuda {
+
+// Vectors that lengths are chosen by: `per_row` of `dims` numbers next to each other in each row.
+struct MetricVectors {
+  const float* x = nullptr;
+  int64_t rows = 0;
+  int64_t row_stride = 0;
+  int64_t per_row = 1;
+  int64_t dims = 0;
+  const int32_t* channels = nullptr;  // the dims of a vector that count, by their place in it; null: all in order
+};
+// metrics: [rows][per_row]. Bits: docs/research.md#mixed-lengths.
+void LaunchMetrics(cudaStream_t stream, const LengthView& view, const MetricVectors& vectors, float* metrics);
 
 // The rows of one call: metrics[(first + i * step) * metrics_per_row + c], i < rows.
 struct DispatchRange {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of activations before a product with extras: gathered, smoothed, measured, quantized.
 #include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/device/length_dispatch.h"
 #include "kernels/cuda/device/lengths.cuh"
 #include "kernels/cuda/device/quantizer.cuh"
 #include "kernels/cuda/mixed/rows.h"
@@ -26,15 +27,6 @@ struct PartRows {
     return smooth == nullptr ? x : x / smooth[channel];
   }
 };
-
-// A block a row.
-__global__ void __launch_bounds__(kThreads)
-    RowMetricKernel(const PartRows rows, const LengthView view, int64_t dims, float* metrics) {
-  __shared__ float shared[kRowLanes];
-  const int64_t row = blockIdx.x;
-  const float metric = BlockMetric(view.metric, view.sign, dims, shared, [&](int64_t i) { return rows.Plain(row, i); });
-  if (threadIdx.x == 0) metrics[row] = metric;
-}
 
 // A warp a (row, chunk).
 __global__ void __launch_bounds__(kThreads) ChunkMetricKernel(const PartRows rows, const ScDims dims, float* metrics) {
@@ -158,16 +150,14 @@ MixedScratch TakeMixedScratch(Scratch& scratch, const MixedPart& part, int64_t r
 
 void LaunchRowMetrics(DeviceContext& ctx, const MixedRows& input, const MixedPart& part, float* metrics) {
   const LengthView& view = part.lengths->view();
-  const PartRows rows{input, part.channels(), nullptr};
   if (view.scope == ScLengthScope::kChunk) {
     ChunkMetricKernel<<<Blocks(input.rows * part.view.dims.chunks, kWarps), kThreads, 0, ctx.stream>>>(
-        rows, part.view.dims, metrics);
+        PartRows{input, part.channels(), nullptr}, part.view.dims, metrics);
     STOCH_CUDA_LAUNCH("ChunkMetricKernel");
     return;
   }
-  RowMetricKernel<<<static_cast<unsigned>(input.rows), kThreads, 0, ctx.stream>>>(rows, view, part.view.dims.dims,
-                                                                                  metrics);
-  STOCH_CUDA_LAUNCH("RowMetricKernel");
+  LaunchMetrics(ctx.stream, view, {input.x, input.rows, input.stride, 1, part.view.dims.dims, part.channels()},
+                metrics);
 }
 
 ScActivationView LaunchQuantizePart(DeviceContext& ctx, const MixedRows& input, const MixedPart& part,

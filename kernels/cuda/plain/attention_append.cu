@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-
 #include "kernels/cuda/attention/append.cuh"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/length_dispatch.h"
@@ -11,10 +9,8 @@
 namespace stoch::cuda::plain_attention {
 namespace {
 
-constexpr int kThreads = kRowLanes;
 constexpr int kAppendWarps = 4;
 constexpr int kMostBlocks = 256 / kMxBlock;  // of a head
-constexpr int64_t kMetricRows = 32768;       // of a launch: gridDim.y is limited to 65535
 
 struct AppendArgs {
   AttentionArgs attention;
@@ -143,17 +139,6 @@ __global__ void __launch_bounds__(kAppendWarps * 32) PlainAppendKernel(const __g
              [&](int i, float value) { return read(scope.Code(params, value), i); });
 }
 
-// A block per row and head, of q after RoPE.
-__global__ void __launch_bounds__(kThreads)
-    QueryMetricKernel(const AttentionArgs a, const LengthView view, int32_t first_row, float* metrics) {
-  __shared__ float shared[kRowLanes];
-  const int64_t row = first_row + static_cast<int32_t>(blockIdx.y);
-  const int64_t head = blockIdx.x;
-  const float* q = a.q + row * a.q_stride + head * a.kv.head_dim;
-  const float metric = BlockMetric(view.metric, view.sign, a.kv.head_dim, shared, [&](int64_t i) { return q[i]; });
-  if (threadIdx.x == 0) metrics[row * a.num_heads + head] = metric;
-}
-
 AppendArgs AppendArgsOf(const AttentionArgs& args, const AttentionCall& call, const MixedProducts& products) {
   const LengthView& qk = products.qk.view();
   const LengthView& av = products.av.view();
@@ -209,12 +194,8 @@ void LaunchAppend(DeviceContext& ctx, const AttentionArgs& args, const Attention
 }
 
 void LaunchQueryMetrics(DeviceContext& ctx, const AttentionArgs& args, const LengthView& view, float* metrics) {
-  for (int64_t first = 0; first < args.rows; first += kMetricRows) {
-    const dim3 grid(static_cast<unsigned>(args.num_heads),
-                    static_cast<unsigned>(std::min(kMetricRows, args.rows - first)));
-    QueryMetricKernel<<<grid, kThreads, 0, ctx.stream>>>(args, view, static_cast<int32_t>(first), metrics);
-    STOCH_CUDA_LAUNCH("QueryMetricKernel");
-  }
+  LaunchMetrics(ctx.stream, view, {args.q, args.rows, args.q_stride, args.num_heads, args.kv.head_dim, nullptr},
+                metrics);
 }
 
 }  // namespace stoch::cuda::plain_attention
