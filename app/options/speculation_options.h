@@ -13,15 +13,19 @@ class App;
 
 namespace stoch::cli {
 
+// Whether `auto`, the default of generate and serve, guesses by look-up where rows of a pass have the bits of single steps.
+bool AutoGuesses();
+
 struct SpeculationOptions {
-  std::string speculate = "off";  // or "ngram", or a model as --model takes it
+  std::string speculate = "off";  // or "auto", "ngram", or a model as --model takes it
   int64_t draft_tokens = 7;
-  bool names_model() const { return speculate != "off" && speculate != "ngram"; }
+  bool names_model() const { return speculate != "off" && speculate != "auto" && speculate != "ngram"; }
 };
 
 void AddSpeculationOptions(CLI::App& command, SpeculationOptions* options);
-// Where a draft model is named, make_drafts is left to who loads it. Errors: InvalidInput for a number of drafts out of
-// range.
+// Where a draft model is named, make_drafts is left to who loads it.
+// Requires: precision and SC settings of the engine are there, which `auto` asks. Errors: InvalidInput for a number of drafts out
+// of range.
 void Apply(const SpeculationOptions& options, EngineOptions* engine);
 
 }  // namespace stoch::cli

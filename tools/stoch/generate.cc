@@ -52,7 +52,7 @@ struct Options {
   uint32_t sequence = 0;
   int top_logprobs = 0;
   CostFlags cost;
-  SpeculationOptions speculation;
+  SpeculationOptions speculation{.speculate = "auto"};
   GrammarOptions grammar;
 };
 

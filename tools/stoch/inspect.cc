@@ -49,7 +49,7 @@ struct Options {
   DeviceOptions device;
   ArithmeticOptions arithmetic;
   int64_t batch = 1;
-  SpeculationOptions speculation;
+  SpeculationOptions speculation{.speculate = "auto"};
   OutputOptions output;
   bool digest = false;
   std::string table, table_code = "file", table_order = "file";

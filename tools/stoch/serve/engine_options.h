@@ -23,7 +23,7 @@ struct ServedEngine {
   double gpu_memory_utilization = 0.9;
   int64_t sharers = 1;  // workers on the same devices
   bool prefix_reuse = true;
-  SpeculationOptions speculation;
+  SpeculationOptions speculation{.speculate = "auto"};
   bool quiet = false;
 };
 
