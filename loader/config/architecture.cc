@@ -30,6 +30,17 @@ constexpr BlockLinear kLinears[] = {
     {LinearId::kDownProj, "mlp.down_proj", kHidden, kIntermediate, BlockGroup::kDown, "down_proj"},
 };
 
+// With the names that Mixtral's experts have.
+constexpr BlockLinear kMixtralLinears[] = {
+    {LinearId::kQProj, "self_attn.q_proj", kHeads, kHidden, BlockGroup::kQkv},
+    {LinearId::kKProj, "self_attn.k_proj", kKvHeads, kHidden, BlockGroup::kQkv},
+    {LinearId::kVProj, "self_attn.v_proj", kKvHeads, kHidden, BlockGroup::kQkv},
+    {LinearId::kOProj, "self_attn.o_proj", kHidden, kHeads, BlockGroup::kO},
+    {LinearId::kGateProj, "mlp.gate_proj", kIntermediate, kHidden, BlockGroup::kGateUp, "w1"},
+    {LinearId::kUpProj, "mlp.up_proj", kIntermediate, kHidden, BlockGroup::kGateUp, "w3"},
+    {LinearId::kDownProj, "mlp.down_proj", kHidden, kIntermediate, BlockGroup::kDown, "w2"},
+};
+
 constexpr BlockVector kNorms[] = {
     {VectorId::kInputNorm, "input_layernorm", kHidden, BlockGroup::kQkv},
     {VectorId::kPostAttentionNorm, "post_attention_layernorm", kHidden, BlockGroup::kGateUp},
@@ -89,6 +100,20 @@ constexpr Architecture kArchitectures[] = {
      .default_eos = 2,
      .window = WindowRule::kEveryLayer,
      .default_window = 4096},
+    {.model_type = "mixtral",
+     .transformers_class = "MixtralForCausalLM",
+     .title = "Mixtral",
+     .linears = kMixtralLinears,
+     .vectors = kNorms,
+     .has_experts = true,
+     .router = "block_sparse_moe.gate",
+     .experts = "block_sparse_moe.experts",
+     .default_experts = 8,
+     .default_experts_per_token = 2,
+     .default_expert_size = 0,
+     .default_kv_heads = 8,
+     .default_eos = 2,
+     .window = WindowRule::kEveryLayer},
 };
 
 const Architecture* Find(std::string_view Architecture::*key, std::string_view value) {

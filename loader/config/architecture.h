@@ -72,6 +72,11 @@ struct Architecture {
   bool has_experts = false;
   std::string_view router = "";
   std::string_view experts = "";
+  int64_t default_experts = 128;
+  int64_t default_experts_per_token = 8;
+  // 0: an expert is as wide as intermediate_size, and the weights of the chosen always add up to 1. Else what absence of
+  // moe_intermediate_size means, and norm_topk_prob says so.
+  int64_t default_expert_size = 768;
   // What absent keys of config.json mean. 0: as many KV heads as heads; hidden_size / heads.
   int64_t default_kv_heads = 0;
   int64_t default_head_dim = 0;

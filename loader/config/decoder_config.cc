@@ -33,7 +33,7 @@ constexpr int64_t kMaxWindow = int64_t{1} << 30;
 // clang-format off
 constexpr std::string_view kMeaningless[] = {
     "attention_dropout", "embd_pdrop", "hidden_dropout", "resid_pdrop", "classifier_dropout", "initializer_range",
-    "gradient_checkpointing", "output_router_logits", "router_aux_loss_coef", "pretraining_tp", "neftune_noise_alpha",
+    "gradient_checkpointing", "output_router_logits", "router_aux_loss_coef", "router_jitter_noise", "pretraining_tp", "neftune_noise_alpha",
     "use_cache", "cache_implementation", "attn_implementation", "torch_dtype", "dtype", "transformers_version",
     "tokenizer_class", "model_name", "unsloth_fixed", "unsloth_version", "max_length", "min_length", "max_new_tokens",
     "model_max_length", "max_sequence_length", "max_seq_len", "seq_length", "do_sample", "temperature", "top_k",
@@ -205,9 +205,10 @@ void ParseWindows(const ConfigKeys& keys, DecoderConfig* config) {
 }
 
 void ParseExperts(const ConfigKeys& keys, DecoderConfig* config) {
-  if (!config->architecture->has_experts) return;
+  const Architecture& row = *config->architecture;
+  if (!row.has_experts) return;
   const char* count = keys.Find("num_local_experts") != nullptr ? "num_local_experts" : "num_experts";
-  config->num_experts = keys.Integer(count, 0, kMaxExperts, 128);
+  config->num_experts = keys.Integer(count, 0, kMaxExperts, row.default_experts);
   if (keys.Find("num_experts") != nullptr && keys.Integer("num_experts", 0, kMaxExperts) != config->num_experts) {
     keys.Fail("num_experts: expected what num_local_experts says, got another number");
   }
@@ -223,10 +224,15 @@ void ParseExperts(const ConfigKeys& keys, DecoderConfig* config) {
     keys.Fail(std::string(count) + ": expected at most " + std::to_string(kMaxLayerExperts) +
               " experts in all layers, got " + std::to_string(config->num_experts * layers));
   }
-  config->num_experts_per_tok =
-      keys.Integer("num_experts_per_tok", 1, config->num_experts, std::min<int64_t>(8, config->num_experts));
-  config->moe_intermediate_size = keys.Integer("moe_intermediate_size", 1, kMaxWidth, 768);
-  config->norm_topk_prob = keys.Boolean("norm_topk_prob", false);
+  config->num_experts_per_tok = keys.Integer("num_experts_per_tok", 1, config->num_experts,
+                                             std::min<int64_t>(row.default_experts_per_token, config->num_experts));
+  if (row.default_expert_size == 0) {
+    config->moe_intermediate_size = config->intermediate_size;
+    config->norm_topk_prob = true;
+  } else {
+    config->moe_intermediate_size = keys.Integer("moe_intermediate_size", 1, kMaxWidth, row.default_expert_size);
+    config->norm_topk_prob = keys.Boolean("norm_topk_prob", false);
+  }
   std::vector<bool> sparse;
   for (int64_t i = 0; i < layers; ++i) {
     const bool listed = std::find(dense.begin(), dense.end(), i) != dense.end();

@@ -68,6 +68,14 @@ DecoderConfig Mistral() {
   return config;
 }
 
+// mistralai/Mixtral-8x7B-v0.1.
+DecoderConfig Mixtral() {
+  DecoderConfig config = Mistral();
+  config.architecture = FindArchitecture("mixtral");
+  config.rope_theta = 1e6;
+  return config;
+}
+
 DecoderConfig Windowed(DecoderConfig config, int64_t window) {
   config.windows.assign(static_cast<size_t>(config.num_hidden_layers), window);
   return config;
@@ -110,6 +118,7 @@ const std::vector<NamedConfig>& Table() {
       {"llama-2-7b", Sized(Llama2(4096), {4096, 11008, 32, 32, 32, 128})},
       {"tinyllama-1.1b", Sized(Llama2(2048), {2048, 5632, 22, 32, 4, 64})},
       {"mistral-7b", Windowed(Sized(Mistral(), {4096, 14336, 32, 32, 8, 128}), 4096)},
+      {"mixtral-8x7b", WithExperts(Sized(Mixtral(), {4096, 14336, 32, 32, 8, 128}), 8, 2, 14336)},
       {"qwen2.5-7b", Sized(Qwen("qwen2", 152064, 32768), {3584, 18944, 28, 28, 4, 128})},
       {"qwen3-4b", Tied(Sized(Qwen("qwen3", 151936, 40960), {2560, 9728, 36, 32, 8, 128}))},
       {"qwen3-30b-a3b",

@@ -205,7 +205,9 @@ std::vector<LogitsModel> RandomFamilyModels(const std::filesystem::path& scratch
   return models;
 }
 
-std::vector<std::string> SharedFamilyNames() { return {"tiny-qwen2", "tiny-qwen3", "tiny-qwen3-moe", "tiny-mistral"}; }
+std::vector<std::string> SharedFamilyNames() {
+  return {"tiny-qwen2", "tiny-qwen3", "tiny-qwen3-moe", "tiny-mistral", "tiny-mixtral"};
+}
 
 LogitsModel SharedFamilyModel(const std::string& name) {
   const std::filesystem::path shared = SharedFolder();

@@ -92,7 +92,8 @@ TEST(DecoderConfig, NamedShapesHaveThePublishedParameterCounts) {
   EXPECT_EQ(TotalParameters(NamedDecoderConfig("qwen3-4b")), 4'022'468'096);
   EXPECT_EQ(TotalParameters(NamedDecoderConfig("qwen3-30b-a3b")), 30'532'122'624);
   EXPECT_EQ(TotalParameters(NamedDecoderConfig("llama-3.1-405b")), 405'853'388'800);
-  EXPECT_EQ(NamedDecoderConfigs().size(), 10u);
+  EXPECT_EQ(TotalParameters(NamedDecoderConfig("mixtral-8x7b")), 46'702'792'704);
+  EXPECT_EQ(NamedDecoderConfigs().size(), 11u);
   ExpectInvalid([] { NamedDecoderConfig("llama-9"); }, {"llama-3.2-1b, llama-3.1-8b", "got \"llama-9\""});
 }
 
@@ -102,7 +103,8 @@ TEST(DecoderConfig, LinearParametersAreTheMatricesOfTheLayers) {
     int64_t sum = 0;
     for (const DecoderTensor& tensor : DecoderTensors(config)) {
       const bool in_layer = tensor.name.starts_with("model.layers.");
-      const bool router = tensor.name.ends_with("mlp.gate.weight");
+      const bool router = config.architecture->has_experts &&
+                          tensor.name.ends_with(std::string(config.architecture->router) + ".weight");
       if (in_layer && !router && tensor.shape.size() == 2) sum += tensor.shape[0] * tensor.shape[1];
     }
     EXPECT_EQ(LinearParameters(config), sum) << name;

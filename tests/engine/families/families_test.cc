@@ -39,7 +39,10 @@ std::filesystem::path WithOlderConfig(const std::filesystem::path& model, const 
     if (entry.path().filename() == "config.json") continue;
     std::filesystem::create_symlink(entry.path(), scratch / entry.path().filename());
   }
-  std::filesystem::create_symlink(model / "config.transformers-4.51.json", scratch / "config.json");
+  for (const char* version : {"4.51", "4.53"}) {
+    const auto config = model / ("config.transformers-" + std::string(version) + ".json");
+    if (exists(config)) std::filesystem::create_symlink(config, scratch / "config.json");
+  }
   return scratch;
 }
 
@@ -76,28 +79,32 @@ TEST_P(FamilyGoldens, RoutersChooseTheExpertsOfTransformers) {
   BackendOptions options;
   options.threads = GetParam().threads;
   const auto backend = std::make_shared<FailingBackend>(OpenBackend(GetParam().device, options, nullptr));
-  const FamilyGolden golden(GoldenOf("tiny-qwen3-moe"));
-  std::set<int> layers;
-  backend->after_route = [&](const RouteCall& call) {
-    const std::string key = "layers." + std::to_string(call.site.layer) + '.';
-    const auto rows = static_cast<size_t>(call.chosen.numel());
-    std::vector<int32_t> chosen(rows);
-    std::vector<float> weights(rows), logits(static_cast<size_t>(call.logits.numel()));
-    backend->CopyToHost(chosen.data(), call.chosen);
-    backend->CopyToHost(weights.data(), call.weights);
-    backend->CopyToHost(logits.data(), call.logits);
-    EXPECT_EQ(chosen, golden.I32(0, key + "experts"));
-    const std::vector<float> expected = golden.F32(0, key + "weights");
-    ASSERT_EQ(weights.size(), expected.size());
-    for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(weights[i], expected[i], 1e-4f) << i;
-    const std::vector<float> router_logits = golden.F32(0, key + "router_logits");
-    for (size_t i = 0; i < router_logits.size(); ++i) EXPECT_NEAR(logits[i], router_logits[i], 2e-4f) << i;
-    layers.insert(call.site.layer);
-  };
-  const auto engine =
-      Engine::Open(backend, OpenModelFiles(SharedFamilyModel("tiny-qwen3-moe").folder.string()), ExactFamilyOptions());
-  PromptLogits(*engine, golden.I32(0, "ids"));
-  EXPECT_EQ(layers, (std::set<int>{0, 2, 3}));
+  for (const auto& [name, with_experts] :
+       {std::pair<std::string, std::set<int>>{"tiny-qwen3-moe", {0, 2, 3}}, {"tiny-mixtral", {0, 1}}}) {
+    SCOPED_TRACE(name);
+    const FamilyGolden golden(GoldenOf(name));
+    std::set<int> layers;
+    backend->after_route = [&](const RouteCall& call) {
+      const std::string key = "layers." + std::to_string(call.site.layer) + '.';
+      const auto rows = static_cast<size_t>(call.chosen.numel());
+      std::vector<int32_t> chosen(rows);
+      std::vector<float> weights(rows), logits(static_cast<size_t>(call.logits.numel()));
+      backend->CopyToHost(chosen.data(), call.chosen);
+      backend->CopyToHost(weights.data(), call.weights);
+      backend->CopyToHost(logits.data(), call.logits);
+      EXPECT_EQ(chosen, golden.I32(0, key + "experts"));
+      const std::vector<float> expected = golden.F32(0, key + "weights");
+      ASSERT_EQ(weights.size(), expected.size());
+      for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(weights[i], expected[i], 1e-4f) << i;
+      const std::vector<float> router_logits = golden.F32(0, key + "router_logits");
+      for (size_t i = 0; i < router_logits.size(); ++i) EXPECT_NEAR(logits[i], router_logits[i], 2e-4f) << i;
+      layers.insert(call.site.layer);
+    };
+    const auto engine =
+        Engine::Open(backend, OpenModelFiles(SharedFamilyModel(name).folder.string()), ExactFamilyOptions());
+    PromptLogits(*engine, golden.I32(0, "ids"));
+    EXPECT_EQ(layers, with_experts);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, FamilyGoldens, testing::ValuesIn(OneOfEachBackend()),
