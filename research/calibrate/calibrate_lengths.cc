@@ -85,6 +85,100 @@ std::map<std::string, MpDispatch> ChooseMetrics(size_t levels, std::vector<Lengt
   return chosen;
 }
 
+// Operands of all operators in streams, by bucket.
+struct SampledOperators {
+  std::map<std::string, LengthBucket> buckets;
+  std::optional<ScConfig> first;  // of an operator
+  std::map<std::string, std::vector<int32_t>> protected_channels;
+
+  // Errors: InvalidInput where sc_prec or halve differ from those of other operators.
+  LengthBucket& At(const LengthCalibration& calibration, const ScConfig& config, int layer, int64_t layers,
+                   ScOperatorId id, bool by_chunk) {
+    if (!first) first = config;
+    if (config.sc_prec != first->sc_prec || config.halve != first->halve) {
+      throw InvalidInput("SC settings sc_prec and halve: a table of lengths has one of each, " +
+                         std::string(ScOperatorName(id)) + " of layer " + std::to_string(layer) + " another");
+    }
+    const LengthBucket bucket{
+        std::string(ScOperatorName(id)), LayerBucket(layer, layers, calibration.layer_buckets), by_chunk, 1, {}};
+    return buckets.try_emplace(bucket.key(), bucket).first->second;
+  }
+};
+
+SampledOperators SampleOperators(const LengthCalibration& calibration, const ModelFiles& files,
+                                 const std::vector<int>& levels, const std::shared_ptr<Backend>& backend,
+                                 const std::string& model, std::span<const int32_t> ids) {
+  LengthCollector collector(calibration, files.config, levels);
+  ObserveExactWindows(calibration.windows, backend, model, ids, &collector);
+  SampledOperators sampled;
+  ScPlan plan(calibration.sc, files.config);
+  HostProducts products(*backend);
+  const int64_t layers = files.config.num_hidden_layers;
+  for (int layer = 0; layer < layers; ++layer) {
+    for (const BlockLinear& linear : files.config.architecture->linears) {
+      const ScOperatorId id = OperatorOf(linear.id);
+      const ScConfig config = plan.Config(layer, id);
+      if (!InStreams(config)) continue;
+      const std::string op(ScOperatorName(id));
+      const WeightSource w = files.weights->Matrix(LayerTensorName(layer, linear.tensor),
+                                                   SizeOf(files.config, linear.out), SizeOf(files.config, linear.in));
+      const SampledInput& input = collector.At(layer, linear.group);
+      std::vector<int32_t> own;
+      if (calibration.protect > 0) {
+        own = LargestChannels(input.largest, ReadWeight(w, calibration.windows.threads), calibration.protect, op);
+      }
+      const std::vector<float>* smooth = nullptr;
+      if (const auto& scales = calibration.sc.files.smooth; scales != nullptr) {
+        const auto found = scales->scales.find(std::to_string(layer) + '.' + op);
+        if (found != scales->scales.end()) smooth = &found->second;
+      }
+      sampled.At(calibration, Resolve(config), layer, layers, id, calibration.chunks)
+          .samples.Append(SampleLinear(calibration, levels, {input, w, config, smooth, own}, &products));
+      if (!own.empty()) sampled.protected_channels[op + ":b" + std::to_string(layer)] = own;
+    }
+  }
+  for (const auto& [at, samples] : collector.attention()) {
+    const ScConfig config = Resolve(plan.Config(at.second, at.first));
+    sampled.At(calibration, config, at.second, layers, at.first, false).samples.Append(samples);
+  }
+  if (sampled.buckets.empty()) throw InvalidInput("no operator runs in streams: there are no lengths to calibrate");
+  return sampled;
+}
+
+CalibratedLengths FitTable(const LengthCalibration& calibration, const SampledOperators& sampled,
+                           const std::vector<int>& levels) {
+  CalibratedLengths result;
+  std::vector<LengthBucket> list;
+  for (const auto& [key, bucket] : sampled.buckets) {
+    list.push_back(bucket);
+    list.back().weight = WeightOf(calibration, bucket);
+    if (!calibration.divergences.empty()) ScaleToDivergence(calibration, levels, &list.back());
+  }
+  const std::map<std::string, MpDispatch> chosen = ChooseMetrics(levels.size(), &list, &result);
+  const int ref = calibration.ref > 0 ? calibration.ref : levels.back();
+  const FittedLengths fitted = FitLengths(list, levels, calibration.budget, ref);
+  MpFile& table = result.table;
+  table.levels = calibration.levels;
+  table.sc_prec = sampled.first->sc_prec;
+  table.halve = sampled.first->halve;
+  table.layer_buckets = calibration.layer_buckets;
+  table.chunk_layer_buckets = calibration.layer_buckets;
+  table.protected_channels = sampled.protected_channels;
+  for (size_t i = 0; i < list.size(); ++i) {
+    (list[i].by_chunk ? table.chunk_buckets : table.buckets)[list[i].key()] = fitted.buckets[i];
+    const auto own = chosen.find(list[i].op);
+    const bool by_amax = list[i].by_chunk && calibration.metric == kAutoMetric;  // as chunks always are
+    table.dispatch[list[i].op] = own != chosen.end() ? own->second
+                                 : by_amax           ? MpDispatch{}
+                                                     : MpDispatch{calibration.metric, calibration.sign};
+  }
+  table.protected_len = table.protected_channels.empty() ? 0 : levels.back();
+  result.average = fitted.average;
+  result.mac_average = fitted.mac_average;
+  result.fidelity = fitted.fidelity;
+  return result;
+}
+
 }  // namespace
 
 void CheckLengthCalibration(const LengthCalibration& calibration, const DecoderConfig& config) {
@@ -151,86 +245,22 @@ void CheckLengthCalibration(const LengthCalibration& calibration, const DecoderC
 
 CalibratedLengths CalibrateLengths(const LengthCalibration& calibration, const std::shared_ptr<Backend>& backend,
                                    const std::string& model, std::span<const int32_t> ids) {
+  return std::move(CalibrateLengths({&calibration, 1}, backend, model, ids).front());
+}
+
+std::vector<CalibratedLengths> CalibrateLengths(std::span<const LengthCalibration> calibrations,
+                                                const std::shared_ptr<Backend>& backend, const std::string& model,
+                                                std::span<const int32_t> ids) {
+  STOCH_CHECK(!calibrations.empty());
   const ModelFiles files = OpenModelFiles(model);
-  CheckLengthCalibration(calibration, files.config);
-  CheckWindows(calibration.windows, ids.size());
-  const std::vector<int> levels(calibration.levels.rbegin(), calibration.levels.rend());
-  LengthCollector collector(calibration, files.config, levels);
-  ObserveExactWindows(calibration.windows, backend, model, ids, &collector);
-
-  CalibratedLengths result;
-  ScPlan plan(calibration.sc, files.config);
-  HostProducts products(*backend);
-  const int64_t layers = files.config.num_hidden_layers;
-  std::map<std::string, LengthBucket> buckets;
-  std::optional<ScConfig> first;
-  const auto bucket_of = [&](int layer, ScOperatorId id, bool by_chunk) -> LengthBucket& {
-    const ScConfig config = Resolve(plan.Config(layer, id));
-    if (!first) first = config;
-    if (config.sc_prec != first->sc_prec || config.halve != first->halve) {
-      throw InvalidInput("SC settings sc_prec and halve: a table of lengths has one of each, " +
-                         std::string(ScOperatorName(id)) + " of layer " + std::to_string(layer) + " another");
-    }
-    LengthBucket bucket{
-        std::string(ScOperatorName(id)), LayerBucket(layer, layers, calibration.layer_buckets), by_chunk, 1, {}};
-    bucket.weight = WeightOf(calibration, bucket);
-    return buckets.try_emplace(bucket.key(), bucket).first->second;
-  };
-  for (int layer = 0; layer < layers; ++layer) {
-    for (const BlockLinear& linear : files.config.architecture->linears) {
-      const ScOperatorId id = OperatorOf(linear.id);
-      const ScConfig config = plan.Config(layer, id);
-      if (!InStreams(config)) continue;
-      const std::string op(ScOperatorName(id));
-      const WeightSource w = files.weights->Matrix(LayerTensorName(layer, linear.tensor),
-                                                   SizeOf(files.config, linear.out), SizeOf(files.config, linear.in));
-      const SampledInput& input = collector.At(layer, linear.group);
-      std::vector<int32_t> own;
-      if (calibration.protect > 0) {
-        own = LargestChannels(input.largest, ReadWeight(w, calibration.windows.threads), calibration.protect, op);
-      }
-      const std::vector<float>* smooth = nullptr;
-      if (const auto& scales = calibration.sc.files.smooth; scales != nullptr) {
-        const auto found = scales->scales.find(std::to_string(layer) + '.' + op);
-        if (found != scales->scales.end()) smooth = &found->second;
-      }
-      bucket_of(layer, id, calibration.chunks)
-          .samples.Append(SampleLinear(calibration, levels, {input, w, config, smooth, own}, &products));
-      if (!own.empty()) result.table.protected_channels[op + ":b" + std::to_string(layer)] = own;
-    }
-  }
-  for (const auto& [at, samples] : collector.attention()) {
-    bucket_of(at.second, at.first, false).samples.Append(samples);
-  }
-  if (buckets.empty()) throw InvalidInput("no operator runs in streams: there are no lengths to calibrate");
-
-  std::vector<LengthBucket> list;
-  for (auto& [key, bucket] : buckets) list.push_back(std::move(bucket));
-  if (!calibration.divergences.empty()) {
-    for (LengthBucket& bucket : list) ScaleToDivergence(calibration, levels, &bucket);
-  }
-  const std::map<std::string, MpDispatch> chosen = ChooseMetrics(levels.size(), &list, &result);
-  const int ref = calibration.ref > 0 ? calibration.ref : levels.back();
-  const FittedLengths fitted = FitLengths(list, levels, calibration.budget, ref);
-  MpFile& table = result.table;
-  table.levels = calibration.levels;
-  table.sc_prec = first->sc_prec;
-  table.halve = first->halve;
-  table.layer_buckets = calibration.layer_buckets;
-  table.chunk_layer_buckets = calibration.layer_buckets;
-  for (size_t i = 0; i < list.size(); ++i) {
-    (list[i].by_chunk ? table.chunk_buckets : table.buckets)[list[i].key()] = fitted.buckets[i];
-    const auto own = chosen.find(list[i].op);
-    const bool by_amax = list[i].by_chunk && calibration.metric == kAutoMetric;  // as chunks always are
-    table.dispatch[list[i].op] = own != chosen.end() ? own->second
-                                 : by_amax           ? MpDispatch{}
-                                                     : MpDispatch{calibration.metric, calibration.sign};
-  }
-  table.protected_len = table.protected_channels.empty() ? 0 : levels.back();
-  result.average = fitted.average;
-  result.mac_average = fitted.mac_average;
-  result.fidelity = fitted.fidelity;
-  return result;
+  for (const LengthCalibration& calibration : calibrations) CheckLengthCalibration(calibration, files.config);
+  const LengthCalibration& first = calibrations.front();
+  CheckWindows(first.windows, ids.size());
+  const std::vector<int> levels(first.levels.rbegin(), first.levels.rend());
+  const SampledOperators sampled = SampleOperators(first, files, levels, backend, model, ids);
+  std::vector<CalibratedLengths> tables;
+  for (const LengthCalibration& calibration : calibrations) tables.push_back(FitTable(calibration, sampled, levels));
+  return tables;
 }
 
 }  // namespace stoch

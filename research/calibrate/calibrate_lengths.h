@@ -57,6 +57,12 @@ struct CalibratedLengths {
 CalibratedLengths CalibrateLengths(const LengthCalibration& calibration, const std::shared_ptr<Backend>& backend,
                                    const std::string& model, std::span<const int32_t> ids);
 
+// The same for several budgets: of `calibrations` that are alike but for budget, weights and divergences, from operands
+// that are sampled once. Requires: at least one.
+std::vector<CalibratedLengths> CalibrateLengths(std::span<const LengthCalibration> calibrations,
+                                                const std::shared_ptr<Backend>& backend, const std::string& model,
+                                                std::span<const int32_t> ids);
+
 // The same checks, without the text. Errors: InvalidInput.
 void CheckLengthCalibration(const LengthCalibration& calibration, const DecoderConfig& config);
 

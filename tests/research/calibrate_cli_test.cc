@@ -62,6 +62,42 @@ TEST_F(CalibrateCli, AnOperatorsMetricIsTheBestOfSix) {
                 "--sign -1: allowed is 1 with --metric auto");
 }
 
+TEST_F(CalibrateCli, TablesOfAParetoAreThoseOfTheirBudgets) {
+  const auto run = [&](const std::string& out, const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"mp", "--file",   folder_ / "text", "--ctx", "24",         "--max-windows",
+                                      "1",  "--levels", "64,32,16",       "-o",    folder_ / out};
+    words.insert(words.end(), more.begin(), more.end());
+    return RunStoch(WithDemo("calibrate", words));
+  };
+  const auto made = ExpectJson(run("all.json", {"--pareto", "24:50:12", "--sc", "sc_prec=8", "--json"}));
+  ASSERT_EQ(made["outputs"].size(), 4u);
+  EXPECT_EQ(made["outputs"][3].get<std::string>(), folder_ / "all-plan.json");
+  for (const auto& [average, budget] : {std::pair("24", "0.375"), std::pair("36", "0.5625"), std::pair("48", "0.75")}) {
+    const ProcessResult one = run("one", {"--budget", budget, "--sc", "sc_prec=8", "--quiet"});
+    ASSERT_EQ(one.exit_code, 0) << one.err;
+    EXPECT_EQ(ReadFile(folder_ / ("all-" + std::string(average) + ".json")), ReadFile(folder_ / "one")) << average;
+  }
+  // By divergence, two of the lengths are measured at another level than the first.
+  const ProcessResult weighed = run("weighed", {"--pareto", "20:60:20", "--weights", "divergence", "--quiet"});
+  ASSERT_EQ(weighed.exit_code, 0) << weighed.err;
+  ASSERT_EQ(run("one", {"--budget", "0.9375", "--weights", "divergence", "--quiet"}).exit_code, 0);
+  EXPECT_EQ(ReadFile(folder_ / "weighed-60.json"), ReadFile(folder_ / "one"));
+  const ProcessResult swept =
+      RunStoch({"sweep", folder_ / "all-plan.json", "-o", folder_ / "rows", "--quiet", "--device", "cpu"});
+  EXPECT_EQ(swept.exit_code, 0) << swept.err;
+  std::istringstream rows(ReadFile(folder_ / "rows"));
+  std::vector<std::string> configs;
+  for (std::string row; std::getline(rows, row);) {
+    configs.push_back(nlohmann::json::parse(row)["config"].get<std::string>());
+  }
+  ASSERT_EQ(configs.size(), 6u);
+  EXPECT_NE(configs[0].find("stoc_len=24"), std::string::npos);
+  EXPECT_NE(configs[3].find("mp="), std::string::npos);
+  ExpectRefused(run("none", {"--pareto", "32:x"}), "--pareto 32:x: allowed is LO:HI:STEP");
+  ExpectRefused(run("none", {"--pareto", "8:32:8"}), "the shortest of --levels is 16");
+  ExpectRefused(run("none", {"--pareto", "32:64:8", "--budget", "0.5"}), "--budget: has no meaning with --pareto");
+}
+
 TEST_F(CalibrateCli, MasksLeaveToIntegersWhatLosesMost) {
   const auto mask = [&](const std::string& out, const std::vector<std::string>& more) {
     std::vector<std::string> words = {

@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -33,6 +34,7 @@
 #include "research/calibrate/nonlinear_table.h"
 #include "research/calibrate/sensitivity.h"
 #include "tools/stoch/commands.h"
+#include "tools/stoch/research/pareto.h"
 
 namespace stoch::cli {
 namespace {
@@ -50,6 +52,7 @@ struct Options {
   ScFileOptions files;
   NonlinearPieces pieces;
   std::vector<double> range;
+  std::string pareto;               // as given
   std::string share;                // as given
   std::vector<std::string> shares;  // of it
 };
@@ -106,36 +109,24 @@ ScModelConfig Settings(const Options& options) {
   return sc;
 }
 
-void RunLengths(const Options& options, const Inputs& inputs) {
-  LengthCalibration calibration = options.lengths;
-  calibration.windows = options.windows;
-  calibration.sc = Settings(options);
-  CheckLengthCalibration(calibration, inputs.files.config);
-  CheckWindows(calibration.windows, inputs.ids.size());
-  const std::shared_ptr<Backend> backend = Open(options.device);
-  if (options.weights == "measured") {
-    calibration.weights = MeasureErrorWeights(calibration, backend, options.model.model, inputs.ids);
-  } else if (options.weights == "divergence") {
-    calibration.divergence_length = DivergenceLength(calibration);
-    calibration.divergences = MeasureDivergences(calibration, calibration.divergence_length, options.out + ".base",
-                                                 backend, options.model.model, inputs.ids);
-  } else if (options.weights != "uniform") {
-    if (!options.weights.ends_with(".json")) {
-      throw InvalidInput("--weights " + options.weights + ": allowed is uniform, measured, divergence, FILE.json");
-    }
-    constexpr int64_t kMaxBytes = int64_t{1} << 20;
-    calibration.weights =
-        ParseErrorWeights(ReadSmallFile(options.weights, kMaxBytes), options.weights, calibration.layer_buckets);
-  }
-  const CalibratedLengths lengths = CalibrateLengths(calibration, backend, options.model.model, inputs.ids);
-  TableOrigin origin = inputs.Origin(options);
-  origin.insert({{"budget", fmt::format("{}", calibration.budget)},
-                 {"ref", std::to_string(calibration.ref > 0 ? calibration.ref : calibration.levels.front())},
-                 {"weights", options.weights.ends_with(".json") ? "file" : options.weights},
-                 {"sc", Describe(calibration.sc)}});
-  WriteWholeFile(options.out, MpTableJson(lengths, origin));
-  if (options.output.quiet) return;
-  spdlog::info("{}: {:.2f} cycles on average by multiplications, {:.2f} by rows", options.out, lengths.mac_average,
+// OUT-SUFFIX.json.
+std::string PathOf(const Options& options, const std::string& suffix) {
+  const std::string end = ".json";
+  const std::string stem =
+      options.out.ends_with(end) ? options.out.substr(0, options.out.size() - end.size()) : options.out;
+  return stem + '-' + suffix + end;
+}
+
+// The files of RunLengths: a table, or one for each average, and a plan that compares them with uniform lengths.
+std::vector<std::string> LengthOutputs(const Options& options) {
+  std::vector<std::string> paths;
+  for (const int average : ParseAverages(options.pareto)) paths.push_back(PathOf(options, std::to_string(average)));
+  paths.push_back(paths.empty() ? options.out : PathOf(options, "plan"));
+  return paths;
+}
+
+void ReportLengths(const std::string& path, const CalibratedLengths& lengths) {
+  spdlog::info("{}: {:.2f} cycles on average by multiplications, {:.2f} by rows", path, lengths.mac_average,
                lengths.average);
   for (const auto& [op, rho] : lengths.candidates) {
     std::string text;
@@ -146,6 +137,79 @@ void RunLengths(const Options& options, const Inputs& inputs) {
     const MpDispatch& own = lengths.table.dispatch.at(op);
     spdlog::info("{} by {}{}: rank correlations {}", op, own.sign < 0 ? "-" : "", own.metric, text);
   }
+}
+
+// Divergences of every calibration, measured once for each length.
+void SetDivergences(std::vector<LengthCalibration>* calibrations, const Options& options, const Inputs& inputs,
+                    const std::shared_ptr<Backend>& backend) {
+  std::map<int, std::map<std::string, double>> by_length;
+  for (LengthCalibration& calibration : *calibrations) {
+    calibration.divergence_length = DivergenceLength(calibration);
+    const auto [found, is_new] = by_length.try_emplace(calibration.divergence_length);
+    if (is_new) {
+      found->second = MeasureDivergences(calibration, calibration.divergence_length, options.out + ".base", backend,
+                                         options.model.model, inputs.ids);
+    }
+    calibration.divergences = found->second;
+  }
+}
+
+void RunLengths(const Options& options, const Inputs& inputs) {
+  LengthCalibration calibration = options.lengths;
+  calibration.windows = options.windows;
+  calibration.sc = Settings(options);
+  const std::vector<int> averages = ParseAverages(options.pareto);
+  std::vector<LengthCalibration> calibrations;
+  const int ref = calibration.ref > 0 ? calibration.ref : calibration.levels.front();
+  for (const int average : averages) {
+    if (average < calibration.levels.back()) {
+      throw InvalidInput(
+          fmt::format("--pareto {}: the shortest of --levels is {}", options.pareto, calibration.levels.back()));
+    }
+    calibration.budget = static_cast<double>(average) / ref;
+    calibrations.push_back(calibration);
+  }
+  if (averages.empty()) calibrations.push_back(calibration);
+  for (const LengthCalibration& one : calibrations) CheckLengthCalibration(one, inputs.files.config);
+  CheckWindows(calibration.windows, inputs.ids.size());
+  const std::shared_ptr<Backend> backend = Open(options.device);
+  std::map<std::string, double> weights;
+  if (options.weights == "measured") {
+    weights = MeasureErrorWeights(calibration, backend, options.model.model, inputs.ids);
+  } else if (options.weights == "divergence") {
+    SetDivergences(&calibrations, options, inputs, backend);
+  } else if (options.weights != "uniform") {
+    if (!options.weights.ends_with(".json")) {
+      throw InvalidInput("--weights " + options.weights + ": allowed is uniform, measured, divergence, FILE.json");
+    }
+    constexpr int64_t kMaxBytes = int64_t{1} << 20;
+    weights = ParseErrorWeights(ReadSmallFile(options.weights, kMaxBytes), options.weights, calibration.layer_buckets);
+  }
+  for (LengthCalibration& one : calibrations) one.weights = weights;
+  const std::vector<CalibratedLengths> tables =
+      CalibrateLengths(calibrations, backend, options.model.model, inputs.ids);
+  const std::vector<std::string> paths = LengthOutputs(options);
+  for (size_t i = 0; i < tables.size(); ++i) {
+    TableOrigin origin = inputs.Origin(options);
+    origin.insert({{"budget", fmt::format("{}", calibrations[i].budget)},
+                   {"ref", std::to_string(ref)},
+                   {"weights", options.weights.ends_with(".json") ? "file" : options.weights},
+                   {"sc", Describe(calibration.sc)}});
+    WriteWholeFile(paths[i], MpTableJson(tables[i], origin));
+    if (!options.output.quiet) ReportLengths(paths[i], tables[i]);
+  }
+  if (!averages.empty()) {
+    const ParetoPlan plan{options.model.model,
+                          options.file,
+                          options.sc,
+                          options.files,
+                          options.windows,
+                          averages,
+                          {paths.begin(), paths.end() - 1}};
+    WriteWholeFile(paths.back(), ParetoPlanJson(plan));
+  }
+  if (options.output.quiet) return;
+  if (!averages.empty()) spdlog::info("{}: its text is the calibration's, so give it another one", paths.back());
   spdlog::info("the loader of the published project would read these thresholds per call");
 }
 
@@ -165,13 +229,6 @@ double ShareOf(const std::string& text) {
     throw InvalidInput("--share " + text + ": allowed are numbers in 0..1, as 0.05,0.1");
   }
   return share;
-}
-
-std::string MaskPath(const Options& options, const std::string& share) {
-  const std::string suffix = ".json";
-  const std::string stem =
-      options.out.ends_with(suffix) ? options.out.substr(0, options.out.size() - suffix.size()) : options.out;
-  return stem + '-' + share + suffix;
 }
 
 void RunNonlinear(const Options& options, const Inputs&) {
@@ -194,7 +251,7 @@ void RunMask(const Options& options, const Inputs& inputs) {
   const std::vector<OperatorSensitivity> ranked =
       MeasureSensitivity(text, sc, options.scales.bits, options.out + ".base");
   for (const std::string& share : options.shares) {
-    const std::string path = MaskPath(options, share);
+    const std::string path = PathOf(options, share);
     WriteWholeFile(path,
                    SensitivityMask(ranked, sc, files.config.num_hidden_layers, ShareOf(share), options.scales.bits));
     if (!options.output.quiet) spdlog::info("{}", path);
@@ -215,8 +272,8 @@ const std::vector<Kind>& Kinds() {
       {"awq", RunScales, {"--bits"}},
       {"mp",
        RunLengths,
-       {"--levels", "--budget", "--ref", "--chunks", "--layer-buckets", "--weights", "--metric", "--sign", "--protect",
-        "--sc", "--smooth", "--mask", "--mask-bits"}},
+       {"--levels", "--budget", "--pareto", "--ref", "--chunks", "--layer-buckets", "--weights", "--metric", "--sign",
+        "--protect", "--sc", "--smooth", "--mask", "--mask-bits"}},
       {"rescale", RunRescale, {"--mp", "--sc"}},
       {"mask", RunMask, {"--share", "--bits", "--sc", "--smooth"}},
       {"nonlinear", RunNonlinear, {"--function", "--segments", "--range", "--in-bits", "--out-bits"}, false},
@@ -266,6 +323,9 @@ ExitCode Run(const CLI::App& command, const Options& options) {
     throw InvalidInput("--ref 0: allowed is 1..65536");
   }
   RequireOneDevice(options.device, "stoch calibrate");
+  if (!options.pareto.empty() && command.get_option("--budget")->count() > 0) {
+    throw InvalidInput("--budget: has no meaning with --pareto " + options.pareto);
+  }
   Options with = options;
   std::istringstream shares(options.share == "{}" ? "" : options.share);  // {}: given without a number
   for (std::string share; std::getline(shares, share, ',');) with.shares.push_back(share);
@@ -274,21 +334,22 @@ ExitCode Run(const CLI::App& command, const Options& options) {
     if (with.shares.empty()) throw InvalidInput("stoch calibrate mask: give --share 0.05,0.1");
     for (const std::string& share : with.shares) {
       ShareOf(share);
-      CheckCanWrite(MaskPath(options, share));
+      CheckCanWrite(PathOf(options, share));
     }
     if (command.get_option("--bits")->count() == 0) with.scales.bits = 7;
   } else {
     if (!with.shares.empty())
       throw InvalidInput("--share " + with.shares.front() + ": a number is of stoch calibrate mask");
     with.scales.share = command.get_option("--share")->count() > 0;
-    CheckCanWrite(options.out);
+    for (const std::string& path : LengthOutputs(options)) CheckCanWrite(path);
   }
   with.windows.threads = options.device.threads > 0 ? options.device.threads : UsableThreads();
   kind->run(with, kind->reads_text ? Read(options) : Inputs());
   if (!options.output.json) return kDone;
-  if (is_mask) {
+  if (is_mask || !options.pareto.empty()) {
     nlohmann::ordered_json outputs = nlohmann::ordered_json::array();
-    for (const std::string& share : with.shares) outputs.push_back(MaskPath(options, share));
+    for (const std::string& share : with.shares) outputs.push_back(PathOf(options, share));
+    if (!is_mask) outputs = LengthOutputs(options);
     PrintLine(nlohmann::ordered_json{{"kind", options.kind}, {"outputs", outputs}}.dump());
     return kDone;
   }
@@ -314,6 +375,9 @@ void AddLengthOptions(CLI::App& command, Options* options) {
   lengths.levels = {128, 96, 64};
   command.add_option("--levels", lengths.levels, "mp: stream lengths that fall")->delimiter(',')->capture_default_str();
   command.add_option("--budget", lengths.budget, "mp: average length over --ref")->capture_default_str();
+  command.add_option(
+      "--pareto", options->pareto,
+      "mp: LO:HI:STEP: a table OUT-LENGTH.json for each of these average lengths, and a plan of a sweep");
   command.add_option("--ref", lengths.ref, "mp: length of the budget; default the longest level");
   command.add_flag("--chunks", lengths.chunks, "mp: linears have a length for each (row, chunk), not for each row");
   command.add_option("--layer-buckets", lengths.layer_buckets, "mp: layers are divided into so many groups")
@@ -350,6 +414,7 @@ CommandBody AddCalibrate(CLI::App& command) {
       "  stoch calibrate smoothquant --model demo --file text --qk 0.5 --only qk -o qk.safetensors\n"
       "  stoch calibrate awq --model demo --file text --bits 4 -o awq.safetensors\n"
       "  stoch calibrate mp --model demo --file text --levels 128,64,32 --budget 0.375 -o lengths.json\n"
+      "  stoch calibrate mp --model demo --file text --levels 128,64,32 --pareto 40:96:8 -o lengths\n"
       "  stoch calibrate mask --model demo --file text --sc stoc_len=32 --share 0.05,0.1,0.2 --bits 7 -o mask\n"
       "  stoch calibrate rescale --model demo --file text --mp published.json -o fixed.json\n"
       "  stoch calibrate nonlinear --function silu --segments 16 --range=-8,8 --out-bits 8 -o silu.safetensors");
@@ -360,7 +425,8 @@ CommandBody AddCalibrate(CLI::App& command) {
   command.add_option("--file", options->file, "The text; - is standard input");
   command
       .add_option("-o,--output", options->out,
-                  "The file to write: safetensors, or JSON of mp and rescale; of mask OUT-SHARE.json")
+                  "The file to write: safetensors, or JSON of mp and rescale; of mask OUT-SHARE.json, with --pareto "
+                  "OUT-LENGTH.json")
       ->required();
   ScaleCalibration& scales = options->scales;
   command.add_option("--alpha", scales.alpha, "smoothquant: 0 is all on weights, 1 all on activations")
