@@ -138,6 +138,7 @@ TEST_P(GgufLogits, Families) {
   }
   for (const LogitsModel& model : models) {
     if (model.name == "random-qwen2") continue;  // GGUF has no word for windows of some layers
+    if (model.name == "tiny-mixtral") continue;  // its experts are of the architecture "llama" there, which is refused
     SCOPED_TRACE(model.name);
     const std::filesystem::path file = scratch / (model.name + ".gguf");
     WriteFile(file, GgufOf(OpenModelFiles(model.folder.string())).Bytes());

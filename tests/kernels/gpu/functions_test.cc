@@ -67,8 +67,10 @@ class CudaFunctions : public test::BothBackends {
     call.weights = {weight.get()};
     call.outs = {out.view()};
     call.add_to_out = true;
-    // Three times: a graph is recorded the second time, and replayed.
-    for (int i = 0; i < 3; ++i) backend.RunGraph(device, "linear", [&] { backend.Linear(call); });
+    // Three times: a graph is recorded the second time, and replayed. A graph is of these operands alone.
+    static int graphs = 0;
+    const std::string key = "linear " + std::to_string(graphs++);
+    for (int i = 0; i < 3; ++i) backend.RunGraph(device, key, [&] { backend.Linear(call); });
     backend.CheckFinite(device);
     return out.Read();
   }
@@ -120,8 +122,9 @@ TEST_F(CudaFunctions, SoftmaxOfEveryMode) {
   for (const AttentionMode mode :
        {AttentionMode::kExact, AttentionMode::kPerToken, AttentionMode::kPerRow, AttentionMode::kPerHead}) {
     for (const int window : {0, 50}) {
-      for (const char* key : {"", "graph"}) {
-        SCOPED_TRACE("mode " + std::to_string(static_cast<int>(mode)) + ", window " + std::to_string(window) + key);
+      const std::string name = "mode " + std::to_string(static_cast<int>(mode)) + ", window " + std::to_string(window);
+      for (const std::string& key : {std::string(), "graph of " + name}) {
+        SCOPED_TRACE(name + ", " + key);
         test::AttentionShape shape;
         shape.mode = mode;
         shape.qk = shape.av = test::MixedConfig(0);
@@ -152,7 +155,8 @@ TEST_F(CudaFunctions, SoftmaxOfLongContexts) {
     shape.exp_table = &exp;
     const test::Passes passes = {{{0, 9000}}, {{0, 1}}};
     EXPECT_EQ(
-        test::Differences(test::RunAttention(*cpu_, shape, passes), test::RunAttention(*cuda_, shape, passes, "graph")),
+        test::Differences(test::RunAttention(*cpu_, shape, passes),
+                          test::RunAttention(*cuda_, shape, passes, "long " + std::to_string(static_cast<int>(mode)))),
         "")
         << static_cast<int>(mode);
   }

@@ -104,8 +104,10 @@ TEST_F(CudaPlain, Products) {
     const ScConfig config = With(base, text);
     EXPECT_TRUE(test::SameBits(Product(*cpu_, config, {5, 70}, {300, 70}, false),
                                Product(*cuda_, config, {5, 70}, {300, 70}, false)));
-    EXPECT_TRUE(test::SameBits(Product(*cpu_, config, {3, 4, 33}, {3, 9, 33}, true),
-                               Product(*cuda_, config, {3, 4, 33}, {3, 9, 33}, true)));
+    if (config.arith != ScArith::kMxInt8) {  // whose blocks are chunks, which several matrices at once do not have
+      EXPECT_TRUE(test::SameBits(Product(*cpu_, config, {3, 4, 33}, {3, 9, 33}, true),
+                                 Product(*cuda_, config, {3, 4, 33}, {3, 9, 33}, true)));
+    }
     if (config.mode == ScMode::kUnipolar || config.granularity == ScGranularity::kPerTensor) continue;
     const ScConfig chunked = With(config, "chunk_d=32");
     EXPECT_TRUE(test::SameBits(Product(*cpu_, chunked, {7, 100}, {65, 100}, false),
@@ -215,8 +217,9 @@ TEST_F(CudaPlain, AttentionInFormatsOfNumbers) {
   for (const auto& [qk, av] : cases) {
     for (const int head_dim : {24, 64, 72, 256}) {
       for (const int window : {0, 50}) {
-        SCOPED_TRACE(std::string(qk) + ", " + av + ", " + std::to_string(head_dim) + ", window " +
-                     std::to_string(window));
+        const std::string name =
+            std::string(qk) + ", " + av + ", " + std::to_string(head_dim) + ", window " + std::to_string(window);
+        SCOPED_TRACE(name);
         test::AttentionShape shape;
         shape.qk = With(test::MixedConfig(0), qk);
         shape.av = With(test::MixedConfig(0), av);
@@ -229,7 +232,7 @@ TEST_F(CudaPlain, AttentionInFormatsOfNumbers) {
         shape.window = window;
         const test::AttentionRows expected = test::RunAttention(*cpu_, shape, passes);
         EXPECT_EQ(test::Differences(expected, test::RunAttention(*cuda_, shape, passes)), "");
-        EXPECT_EQ(test::Differences(expected, test::RunAttention(*cuda_, shape, passes, "graph")), "");
+        EXPECT_EQ(test::Differences(expected, test::RunAttention(*cuda_, shape, passes, name)), "");
       }
     }
   }
