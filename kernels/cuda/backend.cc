@@ -30,6 +30,7 @@
 #include "kernels/plan/attention/ring.h"
 #include "kernels/plan/linear/experts.h"
 #include "kernels/plan/linear/plan.h"
+#include "kernels/plan/plain_reason.h"
 
 namespace stoch::cuda {
 namespace {
@@ -123,8 +124,9 @@ std::string CudaBackend::LinearKernel(const LinearSpec& spec, std::span<const in
 
 std::string CudaBackend::AttentionKernel(const KvCacheSpec& spec, int num_heads, int64_t tokens, bool is_prompt,
                                          int64_t segment) const {
-  return AttentionRoutes(per_device_.front()->context.traits, MakeAttentionLayers(spec, num_heads), tokens, is_prompt,
-                         segment);
+  const std::string routes = AttentionRoutes(per_device_.front()->context.traits, MakeAttentionLayers(spec, num_heads),
+                                             tokens, is_prompt, segment);
+  return routes.find("plain") == std::string::npos ? routes : routes + BecauseOf(PlainReason(spec));
 }
 
 std::unique_ptr<LinearWeight> CudaBackend::MakeLinear(Device device, std::span<const WeightSource> parts,

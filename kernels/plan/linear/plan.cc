@@ -7,6 +7,7 @@
 #include "kernels/plan/linear/float.h"
 #include "kernels/plan/linear/mixed.h"
 #include "kernels/plan/linear/sc.h"
+#include "kernels/plan/plain_reason.h"
 #include "kernels/sc/sc_nested.h"
 
 namespace stoch {
@@ -85,6 +86,8 @@ std::string LinearRouteText(const GpuTraits& gpu, const LinearSpec& spec, const 
   const LinearOperand weights = MakeLinearOperand(spec, shape.in_features);
   LinearPlan plan = PlanLinear(gpu, weights, FirstLaunch(shape));
   if (IsMixedPrompt(plan.route)) plan.route = PromptRoute(gpu, spec, weights.mixed, shape.tokens);
+  const bool is_plain = plan.route == LinearRoute::kMixedGeneric || plan.route == LinearRoute::kScGeneric;
+  if (is_plain) return WithTile(plan) + BecauseOf(PlainReason(spec));
   if (plan.route != LinearRoute::kMixedSorted) return WithTile(plan);
   const LinearPlan one = PlanScLinear(gpu, MakeScTraits(*spec.sc), FirstLaunch(shape));
   return std::string(LinearRouteName(plan.route)) + ", each " + WithTile(one);

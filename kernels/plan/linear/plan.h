@@ -97,7 +97,8 @@ LinearPlan PlanLinear(const GpuTraits& gpu, const LinearOperand& weights, const 
 // Weights of a specification, as they will be: fixed-point ones of 16-bit numbers.
 LinearOperand MakeLinearOperand(const LinearSpec& spec, int64_t in_features);
 
-// The route of so many tokens for people: "table x8", "mixed few", "rows by length, each batch-wgmma x24".
+// The route of so many tokens for people: "table x8", "mixed few", "rows by length, each batch-wgmma x24",
+// "mixed generic, because arith=int8".
 std::string LinearRouteText(const GpuTraits& gpu, const LinearSpec& spec, const LinearShape& shape);
 
 // The most scratch of launches of any of these matrices, at most kMaxScTasks together, for 1..shape.tokens tokens.

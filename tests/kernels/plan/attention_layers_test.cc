@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/plan/attention/plan.h"
+#include "kernels/plan/plain_reason.h"
 #include "tests/kernels/gpu/mixed_cases.h"
 #include "tests/kernels/plan/gpu_models.h"
 
@@ -160,6 +161,22 @@ TEST(AttentionLayers, ScratchHasRoomForScalesOfBlocks) {
   constexpr int64_t kVectors = 64 * 32;
   EXPECT_EQ(bytes(AttentionMode::kPerToken, 4), bytes(AttentionMode::kPerToken, 1) + 3 * kVectors * 4);
   EXPECT_GE(bytes(AttentionMode::kPerRow, 4), bytes(AttentionMode::kPerRow, 1) + (512 + 64) * 3 * 4);
+}
+
+// People are told what takes attention to the plain kernels.
+TEST(AttentionLayers, ReasonsOfPlainKernels) {
+  KvCacheSpec spec = Cache({});
+  EXPECT_EQ(PlainReason(spec), "");
+  spec.smooths_qk = true;
+  EXPECT_EQ(PlainReason(spec), "factors of qk or a table of softmax");
+  ScConfig hardware = Plain();
+  hardware.fault_product = 0.25;
+  spec.layers = {Mixed({128, 64}), Uniform(hardware)};
+  EXPECT_EQ(PlainReason(spec), "fault_product=0.25");
+  spec.layers = {Mixed({128, 64}, Plain(), [](ScLengthRule* rule) { rule->normalise = ScNormalise::kCall; })};
+  EXPECT_EQ(PlainReason(spec), "lengths of a whole call");
+  spec.mode = AttentionMode::kExact;
+  EXPECT_EQ(PlainReason(spec), "");
 }
 
 // A table of 1 / sqrt has a kernel of its own, where rows of uniform lengths norm their heads themselves else.

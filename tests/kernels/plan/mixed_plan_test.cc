@@ -89,8 +89,10 @@ TEST(MixedPlan, PromptsByTheirLengths) {
   EXPECT_EQ(text("rows", 10), "mixed table x10");
   EXPECT_EQ(text("rows", 20), "mixed batch-wgmma x20");
   EXPECT_EQ(text("call", 200), "rows by length, each batch-wgmma x64");
-  EXPECT_EQ(text("call", 8), "mixed generic");
-  EXPECT_EQ(text("integers", 200), "mixed generic");
+  EXPECT_EQ(text("call", 8), "mixed generic, because lengths of a whole call");
+  EXPECT_EQ(text("integers", 200), "mixed generic, because arith=int2");
+  EXPECT_EQ(text("smooth", 8), "mixed generic, because smooth");
+  EXPECT_EQ(text("protected", 8), "mixed generic, because protected channels");
 }
 
 // Formats of numbers have the plain product, with a scale for each block of MXINT8.
@@ -103,8 +105,9 @@ TEST(MixedPlan, FormatsOfNumbers) {
   const LinearSpec e4m3 = spec(ScArith::kFp8E4m3), mx = spec(ScArith::kMxInt8);
   for (const GpuModel& gpu : GpuModels()) {
     for (const int64_t rows : {1, 16, 200}) {
-      EXPECT_EQ(LinearRouteText(gpu.traits, e4m3, {rows, 4096, kOut}), "mixed generic") << gpu.name;
-      EXPECT_EQ(LinearRouteText(gpu.traits, mx, {rows, 4096, kOut}), "mixed generic") << gpu.name;
+      EXPECT_EQ(LinearRouteText(gpu.traits, e4m3, {rows, 4096, kOut}), "mixed generic, because arith=fp8_e4m3")
+          << gpu.name;
+      EXPECT_EQ(LinearRouteText(gpu.traits, mx, {rows, 4096, kOut}), "mixed generic, because arith=mxint8") << gpu.name;
     }
     const int64_t more_scales = 200 * (4096 / 32 - 4096 / 128) * 4;
     EXPECT_GE(LinearScratchBytes(gpu.traits, mx, {200, 4096, kOut}),
