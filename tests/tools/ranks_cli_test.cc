@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -29,6 +30,8 @@ std::string Quoted(const std::string& word) {
   return quoted + "'";
 }
 
+bool IsOpenMpi() { return std::system("mpirun --version 2>/dev/null | grep -q 'Open MPI'") == 0; }
+
 // One line of the error output is an error of stoch, and has `part`; launchers have words of their own.
 void ExpectOneError(const ProcessResult& result, const std::string& part) {
   std::string errors;
@@ -46,9 +49,14 @@ class RanksCli : public testing::Test {
 
   // mpirun -n RANKS of the binary under test, by way of a script; as root too, and on fewer cores than ranks.
   static ProcessResult RunRanks(int ranks, const std::vector<std::string>& words, const std::string& through = "") {
+    std::vector<std::string> all = {StochBinary()};
+    if (!through.empty()) all.insert(all.begin(), through);
+    all.insert(all.end(), words.begin(), words.end());
+    return Launch(ranks, all);
+  }
+  static ProcessResult Launch(int ranks, const std::vector<std::string>& words) {
     const TempDir folder;
-    std::string command = "timeout -k 5 120 mpirun -n " + std::to_string(ranks) +
-                          (through.empty() ? " " : " " + Quoted(through) + " ") + Quoted(StochBinary());
+    std::string command = "timeout -k 5 120 mpirun -n " + std::to_string(ranks);
     for (const std::string& word : words) command += " " + Quoted(word);
     command += " >" + Quoted(folder / "out") + " 2>" + Quoted(folder / "err") + " </dev/null";
     const int status = std::system(command.c_str());
@@ -253,6 +261,26 @@ TEST_F(RanksCli, WhatChangesOnItsWayIsRefusedByName) {
   EXPECT_EQ(half.err.rfind("error: rank 1 (", 0), 0u) << half.err;
 }
 
+// The next rank works on a piece of a prompt while this one computes that after it. Parts of a message that shared memory takes
+// as copies, and those of TCP, leave only while MPI is called.
+TEST_F(RanksCli, RowsArriveWhileTheirSenderComputes) {
+  const auto arrives = [](const std::vector<std::string>& options) {
+    std::vector<std::string> words = options;
+    words.insert(words.end(), {STOCH_BUSY_SENDER, fs::path(StochBinary()).parent_path()});
+    const ProcessResult result = Launch(2, words);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    std::istringstream lines(result.out);
+    std::map<std::string, int64_t> when;
+    for (std::string who, ms; lines >> who >> ms;) when[who] = std::stoll(ms);
+    EXPECT_EQ(when.size(), 2u) << result.out;
+    EXPECT_LT(when["taker"], when["sender"]);
+  };
+  arrives({});
+  if (!IsOpenMpi()) return;
+  arrives({"--mca", "pml", "ob1", "--mca", "btl", "tcp,self"});
+  arrives({"--mca", "pml", "ob1", "--mca", "btl", "vader,self", "--mca", "btl_vader_single_copy_mechanism", "none"});
+}
+
 TEST_F(RanksCli, ALostRankEndsTheJob) {
   const TempDir folder;
   WriteFile(folder / "text", BirdsText(4000));
@@ -261,7 +289,9 @@ TEST_F(RanksCli, ALostRankEndsTheJob) {
     const char* rank;
     const char* signal;
     const char* part;
-  } kLosses[] = {{"1", "STOP", ": sent nothing for "}, {"1", "KILL", ""}, {"0", "STOP", "sent nothing for 10000 ms"}};
+  } kLosses[] = {{"1", "STOP", ": sent nothing for "},
+                 {"1", "KILL", ""},
+                 {"0", "STOP", ": sent nothing for "}};  // a piece, or the rows of one
   for (const auto& [rank, signal, part] : kLosses) {
     SCOPED_TRACE(std::string(rank) + " " + signal);
     // That rank has its model, and runs for a while; then it stops for ever, or is gone.

@@ -62,6 +62,12 @@ int32_t Send(int32_t to, const void* message, size_t bytes) {
                    &sending.request);
 }
 
+int32_t Progress(int32_t* unsent) {
+  const int32_t code = DropSent();
+  *unsent = static_cast<int32_t>(AllSending().size());
+  return code;
+}
+
 int32_t Probe(int32_t from, int32_t* is_there, size_t* bytes) {
   if (const int32_t code = DropSent(); code != 0) return code;
   int found = 0, count = 0;
@@ -122,6 +128,6 @@ const char* Error(int32_t code) {
 
 extern "C" const StochMpiModule* stoch_mpi_module() {
   static const StochMpiModule module = {
-      STOCH_MPI_MODULE_VERSION, Open, Send, Probe, Receive, Received, Close, Abort, Error};
+      STOCH_MPI_MODULE_VERSION, Open, Send, Progress, Probe, Receive, Received, Close, Abort, Error};
   return &module;
 }

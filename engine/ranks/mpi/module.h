@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-#define STOCH_MPI_MODULE_VERSION 2
+#define STOCH_MPI_MODULE_VERSION 3
 
 struct StochMpiModule {
   int32_t version;  // STOCH_MPI_MODULE_VERSION
@@ -20,6 +20,8 @@ struct StochMpiModule {
   int32_t (*open)(int32_t* rank, int32_t* count, char* host, size_t host_bytes);
   // Copies the message, and returns before it has arrived.
   int32_t (*send)(int32_t to, const void* message, size_t bytes);
+  // Lets messages on their way get on, and tells how many of those that were sent MPI still reads. Never waits.
+  int32_t (*progress)(int32_t* unsent);
   // Whether a message of that rank is there, and its size. Never waits; lets messages on their way get on.
   int32_t (*probe)(int32_t from, int32_t* is_there, size_t* bytes);
   // Begins to take it. Requires: probe said that it is there, with this size, and the last one has arrived. `message` is

@@ -15,6 +15,7 @@ namespace stoch {
 namespace {
 
 constexpr const char* kName = "libstoch_mpi.so";
+constexpr const char* kCannotSend = "MPI cannot send";
 
 const StochMpiModule* LoadModule(std::span<const std::filesystem::path> folders) {
   std::string reasons;
@@ -59,9 +60,11 @@ MpiLink::MpiLink(std::span<const std::filesystem::path> folders, std::chrono::mi
     throw DeviceError(std::string("MPI does not begin: ") + mpi_->error(code));
   }
   host_ = host.data();
+  sender_ = std::jthread([this](const std::stop_token& stop) { SendOn(stop); });
 }
 
 MpiLink::~MpiLink() {
+  sender_ = {};
   if (!is_lost_) mpi_->close();
 }
 
@@ -73,12 +76,30 @@ void MpiLink::Check(int code, int rank, const char* what) {
 
 void MpiLink::Send(int to, std::span<const std::byte> message) {
   const std::lock_guard lock(mutex_);
-  Check(mpi_->send(to, message.data(), message.size()), to, "MPI cannot send");
+  Check(std::exchange(send_error_, 0), to, kCannotSend);
+  Check(mpi_->send(to, message.data(), message.size()), to, kCannotSend);
+  Check(mpi_->progress(&unsent_), to, kCannotSend);  // a small one is on its way by now
+  if (unsent_ > 0) has_unsent_.notify_one();
+}
+
+void MpiLink::SendOn(const std::stop_token& stop) {
+  constexpr std::chrono::microseconds kNap(20);
+  std::unique_lock lock(mutex_);
+  while (has_unsent_.wait(lock, stop, [this] { return unsent_ > 0; })) {
+    if (const int32_t code = mpi_->progress(&unsent_); code != 0) {
+      send_error_ = code;
+      return;
+    }
+    lock.unlock();
+    std::this_thread::sleep_for(kNap);
+    lock.lock();
+  }
 }
 
 bool MpiLink::HasArrived(int from, size_t max_bytes) {
   constexpr const char* kWhat = "MPI cannot receive";
   const std::lock_guard lock(mutex_);
+  Check(std::exchange(send_error_, 0), from, kCannotSend);
   int is_there = 0;
   if (arriving_from_ < 0) {
     size_t bytes = 0;

@@ -4,11 +4,14 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <filesystem>
 #include <memory>
 #include <mutex>
 #include <span>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "models/decoder/rank_link.h"
@@ -18,7 +21,8 @@ struct StochMpiModule;
 namespace stoch {
 
 // Waits by asking again and again with naps in between, as MPI itself would take a whole core, and may never return where a
-// network was cut. MPI is called by one thread at a time.
+// network was cut. MPI is called by one thread at a time: that of the caller, and while messages are on their way one of its
+// own, as MPI sends the parts of a large one only while it is called, and the caller computes.
 class MpiLink final : public RankLink {
  public:
   // `limit`, `opening`: how long ranks are waited for. Loads libstoch_mpi.so from `folders`, the first that has it, and begins MPI,
@@ -43,17 +47,23 @@ class MpiLink final : public RankLink {
   void Check(int code, int rank, const char* what);
   // Begins to take a message that is there. Returns: whether all of it has arrived.
   bool HasArrived(int from, size_t max_bytes);
+  // Calls MPI until all that was sent is on its way, again and again.
+  void SendOn(const std::stop_token& stop);
 
   const StochMpiModule* mpi_ = nullptr;
   std::chrono::milliseconds limit_, opening_;
   int rank_ = 0;
   int count_ = 1;
-  std::mutex mutex_;  // of calls to MPI
+  std::mutex mutex_;  // of calls to MPI, and of the next two
+  std::condition_variable_any has_unsent_;
+  int32_t unsent_ = 0;      // messages that MPI still reads
+  int32_t send_error_ = 0;  // of the thread: the next call says it
   std::atomic<bool> is_lost_ = false;
   int arriving_from_ = -1;           // -1: no message has begun to arrive
   std::vector<std::byte> arriving_;  // MPI writes to it, also where nobody waits any more
   std::chrono::steady_clock::time_point last_message_ = std::chrono::steady_clock::now();
   std::string host_;
+  std::jthread sender_;
 };
 
 }  // namespace stoch

@@ -72,6 +72,7 @@ int32_t Send(int32_t to, const void* message, size_t bytes) {
   return Real().send(to, copy.data(), copy.size());
 }
 
+int32_t Progress(int32_t* unsent) { return Real().progress(unsent); }
 int32_t Probe(int32_t from, int32_t* is_there, size_t* bytes) { return Real().probe(from, is_there, bytes); }
 int32_t Receive(int32_t from, void* message, size_t bytes) {
   TheFaults().takes_rows = bytes >= kLeastBytes;
@@ -91,6 +92,6 @@ const char* Error(int32_t code) { return Real().error(code); }
 
 extern "C" const StochMpiModule* stoch_mpi_module() {
   static const StochMpiModule module = {
-      STOCH_MPI_MODULE_VERSION, Open, Send, Probe, Receive, Received, Close, EndAll, Error};
+      STOCH_MPI_MODULE_VERSION, Open, Send, Progress, Probe, Receive, Received, Close, EndAll, Error};
   return &module;
 }
