@@ -47,13 +47,13 @@ class Config:
 
     def describe(self) -> str: ...
 
-def streams(config: Config, level: int, side: str, mask: int) -> list[int]:
-    """0 or 1 for each cycle of one side of a product."""
-
 def parse_config(text: str) -> list[tuple[str, str]]: ...
 
 def parameters() -> list[tuple[str, str, str, str]]:
     """(name, alias, kind, default as text) of every parameter."""
+
+def streams(config: Config, level: int, side: str, mask: int) -> list[int]:
+    """0 or 1 for each cycle of one side of a product."""
 
 def operator_configs(settings: _Sequence[str]) -> tuple[list[tuple[str, str]], str]:
     """([(operator, its configuration as text)], attention) of a model."""
