@@ -10,25 +10,14 @@
 #include "kernels/base/error.h"
 
 namespace stoch::cli {
-namespace {
-
-// To be true once bench/results has a story of 8B on an H200 that takes at most 1 / 0.97 of its time with look-ups
-// (stoch bench --speculate ngram).
-constexpr bool kAutoGuesses = false;
-
-}  // namespace
-
-bool AutoGuesses() { return kAutoGuesses; }
 
 void AddSpeculationOptions(CLI::App& command, SpeculationOptions* options) {
   command
       .add_option(
           "--speculate", options->speculate,
-          std::string(
-              "Who guesses tokens that are checked in one pass, where that is faster; the text is the same. ngram: "
-              "what followed the last three before; or a smaller model with the same tokenizer, as --model "
-              "takes it; off: nobody; auto: ") +
-              (AutoGuesses() ? "ngram where rows of a pass have the bits of single steps" : "nobody, so far"))
+          "Who guesses tokens that are checked in one pass, where that is faster; the text is the same. ngram: what "
+          "followed the last three before; or a smaller model with the same tokenizer, as --model takes it; off: "
+          "nobody; auto: ngram where rows of a pass have the bits of single steps")
       ->capture_default_str()
       ->check(NotEmpty());
   command.add_option("--draft-tokens", options->draft_tokens, "Guesses that a pass checks of a sequence at most")
@@ -42,7 +31,7 @@ void Apply(const SpeculationOptions& options, EngineOptions* engine) {
                        std::to_string(kMaxDraftTokens));
   }
   const bool is_auto = options.speculate == "auto";
-  if (options.speculate == "off" || (is_auto && (!AutoGuesses() || !WhyNoDrafts(*engine).empty()))) return;
+  if (options.speculate == "off" || (is_auto && !WhyNoDrafts(*engine).empty())) return;
   engine->draft_tokens = options.draft_tokens;
   if (is_auto || options.speculate == "ngram") engine->make_drafts = [] { return std::make_unique<NgramDrafts>(); };
 }

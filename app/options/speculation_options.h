@@ -13,11 +13,9 @@ class App;
 
 namespace stoch::cli {
 
-// Whether `auto`, the default of generate and serve, guesses by look-up where rows of a pass have the bits of single steps.
-bool AutoGuesses();
-
 struct SpeculationOptions {
-  std::string speculate = "off";  // or "auto", "ngram", or a model as --model takes it
+  // "off"; "ngram"; "auto": ngram where rows of a pass have the bits of single steps, else off; or a model as --model takes it.
+  std::string speculate = "off";
   int64_t draft_tokens = 7;
   bool names_model() const { return speculate != "off" && speculate != "auto" && speculate != "ngram"; }
 };
