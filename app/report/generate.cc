@@ -52,6 +52,8 @@ Json GenerateJson(Engine& engine, const GenerateRequest& request, const Generate
   if (engine.options().draft_tokens > 0) {
     const DraftCounts& drafts = result.drafts;
     report["drafts"] = {{"passes", drafts.passes}, {"drafted", drafts.drafted}, {"accepted", drafts.accepted}};
+    report["timings"]["draft_n"] = drafts.drafted;  // llama.cpp's names
+    report["timings"]["draft_n_accepted"] = drafts.accepted;
   }
   if (cost) report["sc_cost"] = cost->ToJson();
   return report;

@@ -172,21 +172,29 @@ void CompletionExchange::OnUpdate(size_t index, JobUpdate update, std::chrono::s
   try {
     if (update.error_status != 0) return TakeFailure(choice, update);
     if (!choice.begun) Begin(index, update);
-    const std::string text = TakeText(choice, update);
-    Measure(choice, update, when);
-    if (!update.ids.empty()) choice.last_token = when;
-    const int64_t lag_bytes = Take(index, std::move(update), text);
     if (!request_.stream) {
+      TakeMeasured(index, std::move(update), when);
       if (unfinished_ == 0) SendWhole();
       return;
     }
-    Queue(index, lag_bytes);
+    for (JobUpdate& token : ByToken(std::move(update))) {
+      if (choice.finish.empty()) Queue(index, TakeMeasured(index, std::move(token), when));
+    }
     // The echo does not count: no client can have read it before it is sent.
     if (lag_bytes_ > static_cast<int64_t>(connection_->max_backlog())) return connection_->Cut();
     if (!waiting_) SendEvents();
   } catch (const std::bad_alloc&) {
     OutOfMemory();
   }
+}
+
+// As Take.
+int64_t CompletionExchange::TakeMeasured(size_t index, JobUpdate update, std::chrono::steady_clock::time_point when) {
+  Choice& choice = choices_[index];
+  const std::string text = TakeText(choice, update);
+  Measure(choice, update, when);
+  if (!update.ids.empty()) choice.last_token = when;
+  return Take(index, std::move(update), text);
 }
 
 // A stream says it after what came before it.

@@ -99,6 +99,8 @@ class CompletionExchange : public Exchange, public std::enable_shared_from_this<
   Failure Submit(const std::vector<std::vector<int32_t>>& emitted);
   void GiveWay();
   void OnUpdate(size_t index, JobUpdate update, std::chrono::steady_clock::time_point when);
+  static std::vector<JobUpdate> ByToken(JobUpdate update);
+  int64_t TakeMeasured(size_t index, JobUpdate update, std::chrono::steady_clock::time_point when);
   void TakeFailure(Choice& choice, const JobUpdate& update);
   void OnKeptUpdate(size_t index, JobUpdate update);
   void Queue(size_t index, int64_t lag_bytes);

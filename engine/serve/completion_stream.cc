@@ -52,9 +52,32 @@ void CompletionExchange::OnKeptUpdate(size_t index, JobUpdate update) {
   if (ended_ || failure_.status != 0 || !choice.finish.empty()) return;
   if (update.error_status != 0) return TakeFailure(choice, update);
   if (!choice.begun) Begin(index, update);
-  const std::string text = TakeText(choice, update);
-  Take(index, std::move(update), text);
-  Queue(index, 0);
+  for (JobUpdate& token : ByToken(std::move(update))) {
+    if (!choice.finish.empty()) return;
+    const std::string text = TakeText(choice, token);
+    Take(index, std::move(token), text);
+    Queue(index, 0);
+  }
+}
+
+// One update a token, in order: a token of a stream is an event, however many of them a pass brought. A run of the answer that
+// goes on from any token checks other guesses in its passes, and has to number its events alike.
+std::vector<JobUpdate> CompletionExchange::ByToken(JobUpdate update) {
+  std::vector<JobUpdate> tokens;
+  const size_t count = update.ids.size();
+  for (size_t i = 0; i + 1 < count; ++i) {
+    JobUpdate& token = tokens.emplace_back();
+    token.ids = {update.ids[i]};
+    if (!update.logprobs.empty()) token.logprobs = {std::move(update.logprobs[i])};
+  }
+  if (count > 1) {
+    tokens.front().drafted = std::exchange(update.drafted, 0);
+    tokens.front().drafts_accepted = std::exchange(update.drafts_accepted, 0);
+    update.ids = {update.ids.back()};
+    if (!update.logprobs.empty()) update.logprobs = {TokenLogprob(std::move(update.logprobs.back()))};
+  }
+  tokens.push_back(std::move(update));
+  return tokens;
 }
 
 void CompletionExchange::AddText(const std::string& text, bool last, Choice* choice) {

@@ -235,7 +235,8 @@ TEST(GenerateCli, ADraftModelHasTheSameText) {
   nlohmann::json plain = ExpectJson(with({"--temperature", "0.8"}));
   nlohmann::json drafting = ExpectJson(with({"--temperature", "0.8", "--speculate", DemoModel()}));
   for (const char* key : {"ids", "text", "logprobs", "logits_sha256"}) EXPECT_EQ(drafting[key], plain[key]) << key;
-  EXPECT_TRUE(drafting.contains("drafts"));
+  EXPECT_EQ(drafting["timings"]["draft_n"], drafting["drafts"]["drafted"]);
+  EXPECT_EQ(drafting["timings"]["draft_n_accepted"], drafting["drafts"]["accepted"]);
   std::vector<std::string> by_rows = {"generate", "--model",       DemoModel(), "--device",    "cpu:2", "--split",
                                       "row",      "--temperature", "0.8",       "--speculate", "demo"};
   by_rows.insert(by_rows.end(), request.begin(), request.end());

@@ -356,6 +356,26 @@ std::vector<KeptStream> ManyStreams(const std::string& round) {
   return streams;
 }
 
+// An event a token, whatever passes brought the tokens: a stream that is taken up elsewhere meets other guesses.
+TEST_F(Streams, HaveTheEventsOfSingleStepsWithGuesses) {
+  std::vector<std::vector<std::string>> events;
+  for (const char* speculate : {"off", "ngram"}) {
+    Serving server({"--speculate", speculate});
+    ASSERT_TRUE(server.Logs("ready")) << server.Log();
+    std::vector<KeptStream> streams = ManyStreams("s");
+    Json again = LongRequest();  // a negative penalty has a text say its words again, as guesses expect
+    again["frequency_penalty"] = -2;
+    streams.emplace_back("again", again);
+    for (KeptStream& stream : streams) EXPECT_EQ(stream.Read(server.port()), 200);
+    if (events.empty()) {
+      for (const KeptStream& stream : streams) events.push_back(stream.Events());
+      continue;
+    }
+    EXPECT_GT(Metric(server.port(), "stoch_draft_tokens_accepted_total"), 5);
+    for (size_t i = 0; i < streams.size(); ++i) EXPECT_EQ(streams[i].Events(), events[i]) << i;
+  }
+}
+
 TEST_F(Streams, OutliveAKilledServer) {
   const auto sync = {"normal", "full"};
   std::vector<std::vector<std::string>> alone;
