@@ -55,7 +55,8 @@ int64_t HardwareTableBytes(const DecoderConfig& config, const ScModelConfig& sc,
   };
   for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
     for (const BlockLinear& linear : config.architecture->linears) {
-      add_linear(layer, OperatorOf(linear.id), SizeOf(config, linear.in));
+      const bool of_experts = config.HasExperts(layer) && !linear.expert.empty();
+      add_linear(layer, OperatorOf(linear.id), SizeOf(config, of_experts ? ExpertAxis(linear.in) : linear.in));
     }
     if (sc.attention == AttentionMode::kExact) continue;
     tables.Add(plan.Config(layer, ScOperatorId::kQk), config.head_dim);

@@ -8,6 +8,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
 #include "kernels/sc/sc_parameters.h"
+#include "loader/quote.h"
 
 namespace stoch {
 namespace {
@@ -81,9 +82,6 @@ void CheckBackend(const Backend& backend, const LinearSpec& spec, std::string_vi
 }
 
 ScPlan::ScPlan(const ScModelConfig& sc, const DecoderConfig& config) : sc_(sc), config_(config) {
-  if (config.HasExperts() && (sc.files.mp != nullptr || sc.files.smooth != nullptr)) {
-    throw InvalidInput("--mp, --smooth: a model with experts has no mixed lengths and no smoothing");
-  }
   if (sc.dilated.enabled && sc.files.mp != nullptr) {
     throw InvalidInput("--mp: attention = dilated has no mixed lengths");
   }
@@ -97,70 +95,121 @@ ScPlan::ScPlan(const ScModelConfig& sc, const DecoderConfig& config) : sc_(sc), 
     throw InvalidInput("SC setting " + SettingOf(sc, sc.layers.rbegin()->first) + ": the model has layers 0.." +
                        std::to_string(layers - 1));
   }
+  if (sc.files.mp != nullptr) MergeProtected();
   // All that a file could have wrong for this model, before any weight is read.
   for (int layer = 0; layer < layers; ++layer) {
     for (int i = 0; i < kNumScOperators; ++i) {
       const auto id = static_cast<ScOperatorId>(i);
       if (id == ScOperatorId::kLmHead || (IsAttention(id) && sc.attention == AttentionMode::kExact)) continue;
-      const ScConfig& op = sc.at(layer, id);
-      // T(0, b) need not be 0, so positions before a window would count.
-      const std::string gate = op.gate == ScGate::kCounts ? "counts" : "table";
-      if (IsAttention(id) && !HasSource(op.gate) && op.arith == ScArith::kSc && config.WindowOf(layer) > 0) {
-        throw InvalidInput("SC setting " + std::string(ScOperatorName(id)) + ".gate = " + gate + ": layer " +
-                           std::to_string(layer) + " has a sliding window, allowed is a gate of streams");
-      }
-      // So would those that a row of a window does not see.
-      const bool whole_window = id == ScOperatorId::kAv && sc.attention != AttentionMode::kPerToken;
-      if (whole_window && !HasSource(op.gate) && op.arith == ScArith::kSc && CountsZero(op)) {
-        throw InvalidInput("SC setting av.gate = " + gate +
-                           ": its products with 0 are not all 0, and attention = per_head, per_row sums "
-                           "positions that a row does not see: allowed is attention = per_token, exact");
-      }
-      const bool attention_fp = IsAttention(id) && op.arith == ScArith::kFp;
-      if (attention_fp) {
-        throw InvalidInput("SC setting " + std::string(ScOperatorName(id)) +
-                           ".arith = fp: allowed in attention is attention = exact, for the whole model");
-      }
-      if (op.arith == ScArith::kSc && HasSource(op.gate) && sc.files.mp != nullptr) {
-        const int64_t channels = IsAttention(id) ? 0 : InFeatures(id);
-        const std::vector<int32_t>* own = ProtectedChannels(layer, ScOperatorName(id));
-        Rule(layer, id, op, channels - (own == nullptr ? 0 : static_cast<int64_t>(own->size())));
-      }
+      CheckOperator(layer, id);
     }
   }
-  if (sc.files.smooth == nullptr) return;
-  for (const auto& [name, scales] : sc.files.smooth->scales) {
+  if (sc.files.smooth != nullptr) CheckSmooth();
+}
+
+void ScPlan::CheckOperator(int layer, ScOperatorId id) const {
+  const ScConfig& op = sc_.at(layer, id);
+  // T(0, b) need not be 0, so positions before a window would count.
+  const std::string gate = op.gate == ScGate::kCounts ? "counts" : "table";
+  if (IsAttention(id) && !HasSource(op.gate) && op.arith == ScArith::kSc && config_.WindowOf(layer) > 0) {
+    throw InvalidInput("SC setting " + std::string(ScOperatorName(id)) + ".gate = " + gate + ": layer " +
+                       std::to_string(layer) + " has a sliding window, allowed is a gate of streams");
+  }
+  // So would those that a row of a window does not see.
+  const bool whole_window = id == ScOperatorId::kAv && sc_.attention != AttentionMode::kPerToken;
+  if (whole_window && !HasSource(op.gate) && op.arith == ScArith::kSc && CountsZero(op)) {
+    throw InvalidInput("SC setting av.gate = " + gate +
+                       ": its products with 0 are not all 0, and attention = per_head, per_row sums "
+                       "positions that a row does not see: allowed is attention = per_token, exact");
+  }
+  const bool attention_fp = IsAttention(id) && op.arith == ScArith::kFp;
+  if (attention_fp) {
+    throw InvalidInput("SC setting " + std::string(ScOperatorName(id)) +
+                       ".arith = fp: allowed in attention is attention = exact, for the whole model");
+  }
+  if (op.arith != ScArith::kSc || !HasSource(op.gate) || sc_.files.mp == nullptr) return;
+  // Channels of experts differ, and bands divide them.
+  const int64_t experts = IsOfExperts(layer, id) && !sc_.files.mp->chunk_bands.empty() ? config_.num_experts : 1;
+  for (int64_t expert = 0; expert < experts; ++expert) Rule(layer, id, op, DispatchChannels(layer, id, expert));
+}
+
+void ScPlan::CheckSmooth() const {
+  for (const auto& [name, scales] : sc_.files.smooth->scales) {
     bool found = false;
-    for (int layer = 0; layer < layers && !found; ++layer) {
+    for (int layer = 0; layer < config_.num_hidden_layers && !found; ++layer) {
       for (int i = 0; i < kNumScOperators && !found; ++i) {
         const auto id = static_cast<ScOperatorId>(i);
         const auto size = static_cast<int64_t>(scales.size());
-        if (id == ScOperatorId::kQk && name == std::to_string(layer) + ".qk") {
-          found = size == config.head_dim || size == config.num_key_value_heads * config.head_dim;
+        if (name != std::to_string(layer) + '.' + std::string(ScOperatorName(id))) continue;
+        if (id == ScOperatorId::kQk) {
+          found = size == config_.head_dim || size == config_.num_key_value_heads * config_.head_dim;
         }
         if (IsAttention(id) || id == ScOperatorId::kLmHead) continue;
-        found = name == std::to_string(layer) + '.' + std::string(ScOperatorName(id)) &&
-                static_cast<int64_t>(scales.size()) == InFeatures(id);
+        const int64_t in_features = InFeatures(layer, id);
+        found = size == in_features || (IsOfExperts(layer, id) && size == config_.num_experts * in_features);
       }
     }
     if (!found) {
-      throw InvalidInput(sc.files.smooth->name + ": layers." + name + " of " + std::to_string(scales.size()) +
+      throw InvalidInput(sc_.files.smooth->name + ": layers." + name + " of " + std::to_string(scales.size()) +
                          " factors: the model has no linear, and no qk, of that name and size");
     }
   }
 }
 
-int64_t ScPlan::InFeatures(ScOperatorId id) const {
+bool ScPlan::IsOfExperts(int layer, ScOperatorId id) const {
+  if (layer < 0 || !config_.HasExperts(layer)) return false;
+  const auto& linears = config_.architecture->linears;
+  return std::any_of(linears.begin(), linears.end(),
+                     [id](const BlockLinear& linear) { return OperatorOf(linear.id) == id && !linear.expert.empty(); });
+}
+
+int64_t ScPlan::InFeatures(int layer, ScOperatorId id) const {
   for (const BlockLinear& linear : config_.architecture->linears) {
-    if (OperatorOf(linear.id) == id) return SizeOf(config_, linear.in);
+    if (OperatorOf(linear.id) == id) return SizeOf(config_, IsOfExperts(layer, id) ? ExpertAxis(linear.in) : linear.in);
   }
   return config_.hidden_size;
 }
 
-const std::vector<int32_t>* ScPlan::ProtectedChannels(int layer, std::string_view op) const {
-  if (sc_.files.mp == nullptr) return nullptr;
-  const auto found = sc_.files.mp->protected_channels.find(LayerOp(op, layer));
-  return found == sc_.files.mp->protected_channels.end() || found->second.empty() ? nullptr : &found->second;
+int64_t ScPlan::DispatchChannels(int layer, ScOperatorId id, int64_t expert) const {
+  if (IsAttention(id)) return 0;
+  const std::vector<int32_t>* own = ProtectedChannels(layer, ScOperatorName(id), expert);
+  return InFeatures(layer, id) - (own == nullptr ? 0 : static_cast<int64_t>(own->size()));
+}
+
+// "op:bN:uK": of expert K; units of a dense layer leave out their channels together.
+void ScPlan::MergeProtected() {
+  for (const auto& [key, channels] : sc_.files.mp->protected_channels) {
+    const size_t unit = key.find(":u");
+    bool of_experts = false;
+    for (int layer = 0; unit != std::string::npos && layer < config_.num_hidden_layers; ++layer) {
+      for (const BlockLinear& linear : config_.architecture->linears) {
+        const ScOperatorId id = OperatorOf(linear.id);
+        of_experts =
+            of_experts || (IsOfExperts(layer, id) && key.substr(0, unit) == LayerOp(ScOperatorName(id), layer));
+      }
+    }
+    if (of_experts) {
+      const std::string number = key.substr(unit + 2);
+      bool is_there = false;
+      for (int64_t expert = 0; expert < config_.num_experts; ++expert) {
+        is_there = is_there || number == std::to_string(expert);
+      }
+      if (!is_there) {
+        throw InvalidInput(sc_.files.mp->name + ": protected_channels " + Quoted(key) + ": the layer has experts 0.." +
+                           std::to_string(config_.num_experts - 1));
+      }
+    }
+    std::vector<int32_t>& merged = protected_[of_experts ? key : key.substr(0, unit)];
+    merged.insert(merged.end(), channels.begin(), channels.end());
+    std::sort(merged.begin(), merged.end());
+    merged.erase(std::unique(merged.begin(), merged.end()), merged.end());
+  }
+}
+
+const std::vector<int32_t>* ScPlan::ProtectedChannels(int layer, std::string_view op, int64_t expert) const {
+  auto found = protected_.find(LayerOp(op, layer) + ":u" + std::to_string(std::max<int64_t>(expert, 0)));
+  if (found == protected_.end()) found = protected_.find(LayerOp(op, layer));
+  return found == protected_.end() || found->second.empty() ? nullptr : &found->second;
 }
 
 const MpBucket* ScPlan::Bucket(const std::map<std::string, MpBucket>& buckets, int64_t count, int layer,
@@ -221,7 +270,9 @@ std::shared_ptr<const ScLengthRule> ScPlan::Rule(int layer, ScOperatorId id, con
                                                  int64_t channels) const {
   if (sc_.files.mp == nullptr) return nullptr;
   const MpFile& mp = *sc_.files.mp;
-  const std::string_view name = ScOperatorName(id);
+  // gate_proj and up_proj of an expert share their rows, and the lengths of them.
+  const bool shares = id == ScOperatorId::kUpProj && IsOfExperts(layer, id);
+  const std::string_view name = ScOperatorName(shares ? ScOperatorId::kGateProj : id);
   const ScConfig resolved = Resolve(op);
   if (mp.sc_prec && *mp.sc_prec != resolved.sc_prec) {
     throw InvalidInput(mp.name + ": sc_prec = " + std::to_string(*mp.sc_prec) + ": " + std::string(name) + " has " +
@@ -303,18 +354,33 @@ std::shared_ptr<const ScLengthRule> ScPlan::Rule(int layer, ScOperatorId id, con
   return rule;
 }
 
-ScExtrasPtr ScPlan::Extras(int layer, ScOperatorId id, const ScConfig& op) const {
+const std::vector<ScOperatorPtr>& ScPlan::ByLength(int layer, ScOperatorId id, const ScConfig& op,
+                                                   const ScLengthRule& rule) {
+  std::vector<ScOperatorPtr>& operators = by_length_[{layer, id}];
+  if (operators.empty()) operators = MakeScOperators(op, rule.Lengths(), sc_.files.mp->grids);
+  return operators;
+}
+
+std::vector<float> ScPlan::Smooth(int layer, ScOperatorId id, int64_t expert) const {
+  if (sc_.files.smooth == nullptr) return {};
+  const auto found = sc_.files.smooth->scales.find(std::to_string(layer) + '.' + std::string(ScOperatorName(id)));
+  if (found == sc_.files.smooth->scales.end()) return {};
+  const std::vector<float>& all = found->second;
+  const int64_t size = InFeatures(layer, id);
+  if (static_cast<int64_t>(all.size()) == size) return all;
+  const auto first = all.begin() + static_cast<std::ptrdiff_t>(std::max<int64_t>(expert, 0) * size);
+  return {first, first + static_cast<std::ptrdiff_t>(size)};
+}
+
+ScExtrasPtr ScPlan::Extras(int layer, ScOperatorId id, const ScConfig& op, int64_t expert) {
   const std::string_view name = ScOperatorName(id);
   auto extras = std::make_shared<ScExtras>();
   extras->op = std::string(name);
   const bool streams = op.arith == ScArith::kSc && HasSource(op.gate);
   if (!IsAttention(id) && id != ScOperatorId::kLmHead) {
-    if (sc_.files.smooth != nullptr) {
-      const auto found = sc_.files.smooth->scales.find(std::to_string(layer) + '.' + extras->op);
-      if (found != sc_.files.smooth->scales.end()) extras->smooth = found->second;
-    }
-    if (const std::vector<int32_t>* own = ProtectedChannels(layer, name); own != nullptr && streams) {
-      const int64_t channels = InFeatures(id);
+    extras->smooth = Smooth(layer, id, expert);
+    if (const std::vector<int32_t>* own = ProtectedChannels(layer, name, expert); own != nullptr && streams) {
+      const int64_t channels = InFeatures(layer, id);
       if (own->back() >= channels) {
         throw InvalidInput(sc_.files.mp->name + ": protected_channels " + LayerOp(name, layer) + " lists channel " +
                            std::to_string(own->back()) + ": the operator has 0.." + std::to_string(channels - 1));
@@ -325,15 +391,14 @@ ScExtrasPtr ScPlan::Extras(int layer, ScOperatorId id, const ScConfig& op) const
     }
   }
   if (streams && id != ScOperatorId::kLmHead) {
-    extras->lengths = Rule(layer, id, op, InFeatures(id) - static_cast<int64_t>(extras->protected_channels.size()));
-    if (extras->lengths != nullptr) {
-      extras->by_length = MakeScOperators(op, extras->lengths->Lengths(), sc_.files.mp->grids);
-    }
+    extras->lengths = Rule(layer, id, op, DispatchChannels(layer, id, expert));
+    if (extras->lengths != nullptr) extras->by_length = ByLength(layer, id, op, *extras->lengths);
   }
   // Who draws faults is told of its place; other hardware is all in the operator, but takes the same kernels.
   const bool ideal = IsAttention(id) || (!HasFaults(op) && HasPlainSums(op));
   extras->site.layer = layer < 0 ? config_.num_hidden_layers : layer;
   extras->site.op = static_cast<int>(id);
+  extras->site.unit = std::max<int64_t>(expert, 0);
   const bool none = extras->lengths == nullptr && extras->protected_op == nullptr && extras->smooth.empty();
   return none && ideal ? nullptr : extras;
 }
@@ -344,26 +409,23 @@ ScConfig ScPlan::Config(int layer, ScOperatorId id) const {
   constexpr int64_t kIntChunk = 128;
   if (op.arith != ScArith::kSc && IsAttention(id)) op.chunk_d = kIntChunk;
   if (streams && sc_.files.mp != nullptr && id != ScOperatorId::kLmHead) {
-    const int64_t own = IsAttention(id) || ProtectedChannels(layer, ScOperatorName(id)) == nullptr
-                            ? 0
-                            : static_cast<int64_t>(ProtectedChannels(layer, ScOperatorName(id))->size());
-    op = AtLength(op, Rule(layer, id, op, InFeatures(id) - own)->Lengths().front(), sc_.files.mp->grids);
+    op = AtLength(op, Rule(layer, id, op, DispatchChannels(layer, id, 0))->Lengths().front(), sc_.files.mp->grids);
   }
   return op;
 }
 
-LinearSpec ScPlan::Linear(int layer, ScOperatorId id) {
+LinearSpec ScPlan::Linear(int layer, ScOperatorId id, int64_t expert) {
   const ScConfig& op = layer < 0 ? sc_.at(id) : sc_.at(layer, id);
   if (id == ScOperatorId::kLmHead && (!sc_.sc_lm_head || op.arith == ScArith::kFp)) return ExactHead();
   if (op.arith == ScArith::kFp) return {Precision::kFp32, nullptr};
-  return {Precision::kSc, MakeScOperator(Config(layer, id)), Extras(layer, id, op)};
+  return {Precision::kSc, MakeScOperator(Config(layer, id)), Extras(layer, id, op, expert)};
 }
 
 KvCacheSpec::Products ScPlan::Attention(int layer) {
   STOCH_CHECK(sc_.attention != AttentionMode::kExact);
   using enum ScOperatorId;
   return {MakeScOperator(Config(layer, kQk)), MakeScOperator(Config(layer, kAv)),
-          Extras(layer, kQk, sc_.at(layer, kQk)), Extras(layer, kAv, sc_.at(layer, kAv))};
+          Extras(layer, kQk, sc_.at(layer, kQk), -1), Extras(layer, kAv, sc_.at(layer, kAv), -1)};
 }
 
 std::vector<KvCacheSpec::Products> ScPlan::AttentionLayers(int first, int count) {

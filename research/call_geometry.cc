@@ -70,20 +70,27 @@ std::vector<ModelOperator> ListModelOperators(const DecoderConfig& config, const
       ModelOperator& op = add(layer, id);
       op.window = config.WindowOf(layer);
       const std::string name = op.name;
+      bool is_sparse = false;
       for (const BlockLinear& linear : config.architecture->linears) {
         if (OperatorOf(linear.id) != id) continue;
         const bool of_experts = config.HasExperts(layer) && !linear.expert.empty();
         if (of_experts) op.row_factor = config.num_experts_per_tok;
+        is_sparse = of_experts;
         op.d_in = SizeOf(config, of_experts ? ExpertAxis(linear.in) : linear.in);
         op.d_out = SizeOf(config, of_experts ? ExpertAxis(linear.out) : linear.out);
       }
       if (sc.files.smooth != nullptr) {
         op.smoothed = sc.files.smooth->scales.count(std::to_string(layer) + '.' + name) != 0;
       }
+      if (op.is_attention) continue;
+      const auto count = [&](int64_t expert) {
+        const std::vector<int32_t>* own = op.mixed ? plan.ProtectedChannels(layer, name, expert) : nullptr;
+        return own == nullptr ? 0 : static_cast<int64_t>(own->size());
+      };
+      const int64_t experts = is_sparse ? config.num_experts : 0;
+      for (int64_t expert = 0; expert < experts; ++expert) op.protected_of_experts.push_back(count(expert));
       if (!op.mixed) continue;
-      const auto own = sc.files.mp->protected_channels.find(name + ":b" + std::to_string(layer));
-      if (op.is_attention || own == sc.files.mp->protected_channels.end()) continue;
-      op.protected_channels = static_cast<int64_t>(own->second.size());
+      if (experts == 0) op.protected_channels = count(-1);
       op.protected_len = sc.files.mp->protected_len;
     }
   }
@@ -99,6 +106,7 @@ std::vector<TraceCall> CallGeometry::Calls(const ModelOperator& op, const CallSh
   if (rows == 0) return {};
   if (!op.mixed && op.is_attention) return AttentionCalls(op, shape);
   if (!op.mixed) return {LinearProduct(op, rows, op.d_in)};
+  if (op.of_experts()) return ExpertCalls(op, lengths);
   std::vector<TraceCall> calls;
   if (!op.is_attention) {
     if (op.protected_channels > 0) {
@@ -119,6 +127,27 @@ std::vector<TraceCall> CallGeometry::Calls(const ModelOperator& op, const CallSh
     call.batch = 1;
     call.codes = head % group == 0 ? call.codes / config_.num_key_value_heads : 0;
     SetLengths(lengths.at({op.layer, op.id, head}), &call);
+  }
+  return calls;
+}
+
+std::vector<TraceCall> CallGeometry::ExpertCalls(const ModelOperator& op,
+                                                 const std::map<LengthsKey, CallLengths>& lengths) const {
+  std::vector<TraceCall> calls;
+  const auto add = [&](int64_t expert, int64_t rows, int64_t d_in) -> TraceCall& {
+    TraceCall& call = calls.emplace_back(LinearProduct(op, 1, d_in));
+    call.unit = expert;
+    call.rows = rows;
+    return call;
+  };
+  const auto experts = static_cast<int64_t>(op.protected_of_experts.size());
+  for (int64_t expert = 0; expert < experts; ++expert) {
+    const auto found = lengths.find({op.layer, op.id, expert});
+    if (found == lengths.end()) continue;
+    const int64_t rows = static_cast<int64_t>(found->second.values.size()) / found->second.per_row;
+    const int64_t own = op.protected_of_experts[static_cast<size_t>(expert)];
+    if (own > 0) add(expert, rows, own).stoc_len = op.protected_len;
+    if (op.d_in > own) SetLengths(found->second, &add(expert, rows, op.d_in - own));
   }
   return calls;
 }

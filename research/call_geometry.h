@@ -30,9 +30,12 @@ struct ModelOperator {
   int64_t d_in = 0, d_out = 0;  // of a linear
   int64_t row_factor = 1;       // experts that a row takes
   int64_t protected_channels = 0;
+  std::vector<int64_t> protected_of_experts = {};  // of a layer with experts: in place of it, by expert
   int protected_len = 0;
   int64_t window = 0;
   bool smoothed = false;
+
+  bool of_experts() const { return !protected_of_experts.empty(); }
 };
 
 // By layer, in the order in which the operators of a layer run, the LM head last.
@@ -50,7 +53,7 @@ struct CallLengths {
   int64_t per_row = 1;
   std::vector<int> values;  // [rows][per_row]
 };
-// Layer, operator, query head (-1: none).
+// Layer, operator, query head or expert (-1: none).
 using LengthsKey = std::tuple<int, ScOperatorId, int64_t>;
 
 class CallGeometry {
@@ -60,13 +63,14 @@ class CallGeometry {
       : config_(config), mode_(sc.attention), dilated_(sc.DilatedPairs()) {}
 
   // One product for a linear, and one of all heads, or of those that admit alike; of mixed lengths one for each head,
-  // and one for protected channels.
+  // and one for protected channels; the same for every expert that has rows.
   // Requires: `lengths` has those of all rows where the operator is mixed.
   std::vector<TraceCall> Calls(const ModelOperator& op, const CallShape& shape,
                                const std::map<LengthsKey, CallLengths>& lengths) const;
   Int128 Macs(const ModelOperator& op, const CallShape& shape) const;
 
  private:
+  std::vector<TraceCall> ExpertCalls(const ModelOperator& op, const std::map<LengthsKey, CallLengths>& lengths) const;
   TraceCall AttentionCall(const ModelOperator& op, const CallShape& shape) const;
   // AttentionCall, or where it is dilated one for the heads that admit alike.
   std::vector<TraceCall> AttentionCalls(const ModelOperator& op, const CallShape& shape) const;

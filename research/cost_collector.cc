@@ -98,6 +98,7 @@ struct ScCostCollector::State final : StepObserver, OpObserver {
     const auto found = by_name.find({record.site.layer, std::string(record.op)});
     if (found == by_name.end() || !operators[found->second].mixed) return;
     const ModelOperator& op = operators[found->second];
+    if (op.of_experts()) return OnExpert(op, record);
     if (!op.is_attention && op.protected_channels == op.d_in) return;  // all at one length
     Cursor& cursor = cursors[{op.layer, op.id, record.unit}];
     if (cursor.first_heads.empty()) cursor = NewCursor(op, record.unit);
@@ -122,15 +123,33 @@ struct ScCostCollector::State final : StepObserver, OpObserver {
     std::vector<int64_t> first_heads;  // by device
     std::vector<int64_t> positions;    // rows seen, by device
     size_t turn = 0;
-    bool is_protected = false;  // the next record
+    bool is_protected = false;    // the next record
+    int64_t first_of_call = 0;    // of experts: row 0 of the call that they are shown of,
+    bool is_first_device = true;  // by the first device
   };
+
+  // Experts come after a record of how many rows their call has; a row of theirs is one of those.
+  void OnExpert(const ModelOperator& op, const ScLengthRecord& record) {
+    Cursor& cursor = cursors[{op.layer, op.id, -1}];
+    if (cursor.first_heads.empty()) cursor = NewCursor(op, 0);
+    if (record.unit >= 0) {
+      if (!cursor.is_first_device) return;
+      return Append({op.layer, op.id, record.unit}, record, cursor.first_of_call + record.first_position);
+    }
+    int64_t& position = cursor.positions[cursor.turn];
+    cursor.is_first_device = cursor.turn == 0;
+    cursor.first_of_call = position;
+    position += record.rows;
+    if (position == rows_begun) cursor.turn = (cursor.turn + 1) % cursor.positions.size();
+  }
 
   Cursor NewCursor(const ModelOperator& op, int64_t unit) const {
     Cursor cursor;
     for (const DecoderShard& shard : shards) {
       bool shows = unit < shard.heads.size();
       for (const BlockLinear& linear : engine.config().architecture->linears) {
-        if (OperatorOf(linear.id) == op.id) shows = !RangeOf(engine.config(), shard, linear.out).empty();
+        if (OperatorOf(linear.id) != op.id) continue;
+        shows = !RangeOf(engine.config(), shard, op.of_experts() ? ExpertAxis(linear.out) : linear.out).empty();
       }
       if (shows) cursor.first_heads.push_back(shard.heads.begin);
     }
@@ -193,8 +212,12 @@ struct ScCostCollector::State final : StepObserver, OpObserver {
 ScCostCollector::ScCostCollector(Engine& engine, CostOptions options, CallSink* sink)
     : state_(std::make_unique<State>(engine, std::move(options), sink)) {
   STOCH_CHECK(engine.options().precision == Precision::kSc);
-  if (state_->options.array && engine.config().HasExperts()) {
-    throw InvalidInput("--array: which rows an expert multiplies is not recorded, so its cycles are not known");
+  const bool any_unseen = std::any_of(state_->operators.begin(), state_->operators.end(), [](const ModelOperator& op) {
+    return op.of_experts() && op.kind == ProductKind::kStreams && !op.mixed;
+  });
+  if (state_->options.array && any_unseen) {
+    throw InvalidInput(
+        "--array: which rows an expert multiplies is recorded with --mp alone, so its cycles are not known");
   }
   if (state_->any_mixed()) state_->observes = engine.backend().ObserveLengths(state_.get());
   state_->lengths_known = !state_->any_mixed() || state_->observes;

@@ -75,13 +75,19 @@ std::vector<std::string> WithoutEffect(const MpFile& mp) {
       return later || names.contains(key);
     };
   };
+  const auto is_number = [](const std::string& text) {
+    return text == "0" ||
+           (!text.empty() && text[0] != '0' && text.find_first_not_of("0123456789") == std::string::npos);
+  };
   // "op:bN".
   const auto of_layer = [&](const std::string& key) {
     const size_t colon = key.find(":b");
-    if (colon == std::string::npos || !layer_ops.contains(key.substr(0, colon))) return false;
-    const std::string number = key.substr(colon + 2);
-    return number == "0" ||
-           (!number.empty() && number[0] != '0' && number.find_first_not_of("0123456789") == std::string::npos);
+    return colon != std::string::npos && layer_ops.contains(key.substr(0, colon)) && is_number(key.substr(colon + 2));
+  };
+  // Or "op:bN:uK".
+  const auto of_unit = [&](const std::string& key) {
+    const size_t unit = key.find(":u");
+    return of_layer(key.substr(0, unit)) && (unit == std::string::npos || is_number(key.substr(unit + 2)));
   };
   add("operator_defaults", mp.operator_defaults, in(operators));
   add("dispatch_metrics", mp.dispatch, in(operators));
@@ -89,7 +95,7 @@ std::vector<std::string> WithoutEffect(const MpFile& mp) {
   add("per_row_chunk", mp.chunk_buckets, of_bucket(chunk_buckets));
   add("k_bands.ladders", mp.ladders, of_bucket(buckets));
   add("k_bands.chunk_bands", mp.chunk_bands, of_layer);
-  add("protected_channels", mp.protected_channels, of_layer);
+  add("protected_channels", mp.protected_channels, of_unit);
   return keys;
 }
 

@@ -2,13 +2,17 @@
 #include "kernels/cpu/experts.h"
 
 #include <algorithm>
-#include <cstring>
+#include <span>
+#include <string>
 #include <utility>
 
 #include "kernels/call_check.h"
 #include "kernels/cpu/linear.h"
+#include "kernels/cpu/linear_weight.h"
+#include "kernels/cpu/mixed_linear.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/softmax.h"
+#include "kernels/expert_site.h"
 #include "kernels/family_check.h"
 
 namespace stoch::cpu {
@@ -59,6 +63,113 @@ void TakeLargest(float* p, int64_t experts, int64_t top_k, int32_t* chosen, floa
   }
 }
 
+using Lengths = std::span<const int>;
+
+// f(x), and the rows of slots.
+class SlotRows {
+ public:
+  SlotRows(Context& context, const ExpertLinearCall& call)
+      : cols_(call.x.dim(1)), per_row_(call.x.dim(0) == call.chosen.dim(0) ? call.chosen.dim(1) : 1) {
+    f_.resize(static_cast<size_t>(call.x.dim(0) * cols_));
+    const RowPrologue prologue{call.prologue, call.x, call.x2, call.norm_weight, call.norm_eps, call.table};
+    context.pool.ParallelFor(call.x.dim(0),
+                             [&](int64_t i, int) { prologue.Apply(context.simd, i, f_.data() + i * cols_); });
+  }
+  int64_t cols() const { return cols_; }
+  // [slots.size()][cols]
+  void Gather(std::span<const int64_t> slots, std::vector<float>* to) const {
+    to->resize(slots.size() * static_cast<size_t>(cols_));
+    for (size_t i = 0; i < slots.size(); ++i) {
+      std::copy_n(f_.data() + slots[i] / per_row_ * cols_, cols_, to->data() + i * static_cast<size_t>(cols_));
+    }
+  }
+
+ private:
+  int64_t cols_;
+  int64_t per_row_;  // slots that share a row of x
+  std::vector<float> f_;
+};
+
+// Lengths of the rows of every expert, where their rule reads all of them; else none.
+std::vector<std::vector<int>> LengthsOfExperts(Context& context, const SlotRows& f,
+                                               std::span<const std::vector<int64_t>> slots, const CpuExperts& experts) {
+  const ScExtrasPtr& first = experts.at(0).spec().extras;
+  if (first == nullptr || first->lengths == nullptr || !ReadsCall(*first->lengths)) return {};
+  std::vector<std::vector<float>> rows(slots.size());
+  std::vector<MixedPairs> all;
+  for (size_t e = 0; e < slots.size(); ++e) {
+    const auto& weight = static_cast<const CpuLinear&>(experts.at(static_cast<int64_t>(e)));
+    f.Gather(slots[e], &rows[e]);
+    const auto count = static_cast<int64_t>(slots[e].size());
+    all.push_back({{rows[e].data(), f.cols(), count, f.cols()},
+                   weight.spec().sc.get(),
+                   weight.spec().extras.get(),
+                   &weight.mixed});
+  }
+  return LengthsOfCall(context, all);
+}
+
+// The linears of a call, one expert after the other.
+class ExpertPass {
+ public:
+  ExpertPass(Context& context, const ExpertLinearCall& call, const SlotRows& f)
+      : context_(context), call_(call), f_(f) {}
+
+  void Begin(int64_t expert, std::span<const int64_t> slots) {
+    expert_ = expert;
+    slots_ = slots;
+    f_.Gather(slots, &x_);
+    tokens_.clear();
+    fault_rows_.clear();
+    for (const int64_t slot : slots) {
+      tokens_.push_back(slot / call_.chosen.dim(1));
+      if (!call_.fault_rows.empty()) fault_rows_.push_back(call_.fault_rows[static_cast<size_t>(tokens_.back())]);
+    }
+    if (context_.observer != nullptr) Show();
+  }
+
+  // The expert of weight w.
+  void Run(size_t w, Lengths lengths) {
+    const auto count = static_cast<int64_t>(slots_.size());
+    const LinearWeight& weight = static_cast<const CpuExperts&>(*call_.weights[w]).at(expert_);
+    y_.resize(static_cast<size_t>(count * weight.rows()));
+    LinearCall linear = Inputs(call_.site);
+    linear.weights = {&weight};
+    linear.outs = {MakeView(y_.data(), DType::kF32, call_.x.device, count, weight.rows())};
+    Linear(context_, linear, {tokens_, lengths});
+    const TensorView& out = call_.outs[w];
+    for (int64_t i = 0; i < count; ++i) {
+      std::copy_n(y_.data() + i * weight.rows(), weight.rows(),
+                  out.ptr<float>() + slots_[static_cast<size_t>(i)] * out.step(0));
+    }
+  }
+
+ private:
+  LinearCall Inputs(const OpSite& site) const {
+    LinearCall linear;
+    linear.site = site;
+    linear.fault_rows = fault_rows_;
+    linear.x = MakeView(const_cast<float*>(x_.data()), DType::kF32, call_.x.device, static_cast<int64_t>(slots_.size()),
+                        f_.cols());
+    return linear;
+  }
+  // As a linear of the name "gate_up_proj:u3".
+  void Show() {
+    const std::string name = ExpertSiteName(call_.site.op, expert_);
+    const LinearCall linear = Inputs({call_.site.layer, name});
+    context_.observer->OnLinear(linear, x_.data(), linear.x.dim(0), f_.cols(), f_.cols());
+  }
+
+  Context& context_;
+  const ExpertLinearCall& call_;
+  const SlotRows& f_;
+  int64_t expert_ = 0;
+  std::span<const int64_t> slots_;
+  std::vector<int64_t> tokens_;
+  std::vector<uint64_t> fault_rows_;
+  std::vector<float> x_, y_;
+};
+
 }  // namespace
 
 std::unique_ptr<ExpertWeights> MakeExperts(std::vector<std::unique_ptr<LinearWeight>> experts) {
@@ -86,47 +197,21 @@ void Route(Context& context, const RouteCall& call) {
 void ExpertLinear(Context& context, const ExpertLinearCall& call) {
   CheckExpertLinear(call);
   if (call.chosen.numel() == 0) return;
-  const int64_t cols = call.x.dim(1);
-  const int64_t per_row = call.x.dim(0) == call.chosen.dim(0) ? call.chosen.dim(1) : 1;  // slots that share a row of x
-  std::vector<float> f(static_cast<size_t>(call.x.dim(0) * cols));
-  const RowPrologue prologue{call.prologue, call.x, call.x2, call.norm_weight, call.norm_eps, call.table};
-  context.pool.ParallelFor(call.x.dim(0),
-                           [&](int64_t i, int) { prologue.Apply(context.simd, i, f.data() + i * cols); });
-
-  int64_t widest = 0;
-  for (const TensorView& out : call.outs) widest = std::max(widest, out.dim(1));
+  const SlotRows f(context, call);
   const auto slots = SlotsByExpert(call, call.weights.front()->count());
-  std::vector<float> x, y;
-  std::vector<uint64_t> fault_rows;
+  std::vector<std::vector<std::vector<int>>> lengths;  // by weight, by expert
+  for (const ExpertWeights* weight : call.weights) {
+    const auto& experts = static_cast<const CpuExperts&>(*weight);
+    lengths.push_back(LengthsOfExperts(context, f, slots, experts));
+    const ScExtrasPtr& extras = experts.at(0).spec().extras;
+    const bool has_lengths = extras != nullptr && (extras->lengths != nullptr || extras->protected_op != nullptr);
+    if (context.observer != nullptr && has_lengths) ShowExperts(context, call.site, *extras, call.chosen.dim(0));
+  }
+  ExpertPass pass(context, call, f);
   for (size_t e = 0; e < slots.size(); ++e) {
-    const auto count = static_cast<int64_t>(slots[e].size());
-    if (count == 0) continue;
-    x.resize(static_cast<size_t>(count * cols));
-    fault_rows.clear();
-    for (int64_t i = 0; i < count && !call.fault_rows.empty(); ++i) {
-      fault_rows.push_back(call.fault_rows[static_cast<size_t>(slots[e][static_cast<size_t>(i)] / call.chosen.dim(1))]);
-    }
-    for (int64_t i = 0; i < count; ++i) {
-      const float* row = f.data() + slots[e][static_cast<size_t>(i)] / per_row * cols;
-      memcpy(x.data() + i * cols, row, static_cast<size_t>(cols) * sizeof(float));
-    }
-    for (size_t w = 0; w < call.weights.size(); ++w) {
-      const LinearWeight& weight = static_cast<const CpuExperts&>(*call.weights[w]).at(static_cast<int64_t>(e));
-      const int64_t rows = weight.rows();
-      y.resize(static_cast<size_t>(count * widest));
-      LinearCall linear;
-      linear.site = call.site;
-      linear.fault_rows = fault_rows;
-      linear.x = MakeView(x.data(), DType::kF32, call.x.device, count, cols);
-      linear.weights = {&weight};
-      linear.outs = {MakeView(y.data(), DType::kF32, call.x.device, count, rows)};
-      Linear(context, linear);
-      const TensorView& out = call.outs[w];
-      for (int64_t i = 0; i < count; ++i) {
-        memcpy(out.ptr<float>() + slots[e][static_cast<size_t>(i)] * out.step(0), y.data() + i * rows,
-               static_cast<size_t>(rows) * sizeof(float));
-      }
-    }
+    if (slots[e].empty()) continue;
+    pass.Begin(static_cast<int64_t>(e), slots[e]);
+    for (size_t w = 0; w < call.weights.size(); ++w) pass.Run(w, lengths[w].empty() ? Lengths{} : lengths[w][e]);
   }
   if (call.combine != nullptr) CombineExperts(context, *call.combine);
 }

@@ -73,11 +73,11 @@ void RunSc(Context& context, const LinearCall& call, const Rows& f, const ScLook
   ScProduct(context.pool, context.simd, shared, rows, 0, f.rows, targets);
 }
 
-void RunMixed(Context& context, const LinearCall& call, const Rows& f, size_t i) {
+void RunMixed(Context& context, const LinearCall& call, const Rows& f, size_t i, const ExpertRows& expert) {
   const CpuLinear& weight = WeightAt(call, i);
   const TensorView& out = call.outs[i];
-  if (!MixedProduct(context, {f.data, f.stride, f.rows, f.cols, call.fault_rows}, *weight.spec().sc,
-                    *weight.spec().extras, weight.mixed, {}, call.site,
+  if (!MixedProduct(context, {f.data, f.stride, f.rows, f.cols, call.fault_rows, expert.tokens}, *weight.spec().sc,
+                    *weight.spec().extras, weight.mixed, expert.lengths, call.site,
                     {out.ptr<float>(), out.step(0), 1, call.add_to_out})) {
     context.finite.Report(weight.device(), call.site, "the input");
   }
@@ -128,15 +128,18 @@ void RowPrologue::Apply(const Simd& simd, int64_t row, float* out) const {
   }
 }
 
-void Linear(Context& context, const LinearCall& call) {
+void Linear(Context& context, const LinearCall& call) { Linear(context, call, {}); }
+
+void Linear(Context& context, const LinearCall& call, const ExpertRows& expert) {
   CheckLinear(call);
   if (call.x.dim(0) == 0) return;
   const Rows f = ApplyPrologue(context, call);
-  if (context.observer != nullptr) context.observer->OnLinear(call, f.data, f.rows, f.cols, f.stride);
+  const bool is_shown = expert.tokens.empty();  // rows of experts by their call
+  if (context.observer != nullptr && is_shown) context.observer->OnLinear(call, f.data, f.rows, f.cols, f.stride);
   std::vector<const ScLookup*> done;
   for (size_t i = 0; i < call.weights.size(); ++i) {
     const CpuLinear& weight = WeightAt(call, i);
-    if (weight.spec().extras != nullptr) RunMixed(context, call, f, i);
+    if (weight.spec().extras != nullptr) RunMixed(context, call, f, i, expert);
     const ScLookup* lookup = weight.lookup.get();
     if (lookup == nullptr || std::find(done.begin(), done.end(), lookup) != done.end()) continue;
     done.push_back(lookup);

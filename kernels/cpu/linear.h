@@ -2,6 +2,9 @@
 // The prologue of linears (LinearCall in kernels/calls.h).
 #pragma once
 
+#include <cstdint>
+#include <span>
+
 #include "kernels/cpu/context.h"
 #include "kernels/math/nonlinear_table.h"
 
@@ -20,5 +23,12 @@ struct RowPrologue {
   const NonlinearTable* table = nullptr;
   void Apply(const Simd& simd, int64_t row, float* out) const;
 };
+
+// The rows of one expert as a LinearCall of one weight.
+struct ExpertRows {
+  std::span<const int64_t> tokens;    // the rows of the call that chose it, ascending
+  std::span<const int> lengths = {};  // of each row, or (row, chunk), where the call says them
+};
+void Linear(Context& context, const LinearCall& call, const ExpertRows& expert);
 
 }  // namespace stoch::cpu

@@ -110,6 +110,23 @@ std::vector<float> Metrics(Context& context, const MixedInput& input, const ScEx
   return metrics;
 }
 
+// Appends the lengths of rows of so many chunks, whose levels are in `levels`.
+void AppendLengths(const ScLengthRule& rule, std::span<const int> levels, int64_t rows, int64_t chunks,
+                   std::vector<int>* lengths) {
+  const bool chunk_metric = rule.scope == ScLengthScope::kChunk;
+  const int64_t per_row = rule.by_chunk() ? chunks : 1;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t c = 0; c < per_row; ++c) {
+      const int64_t at = chunk_metric ? row * per_row + c : row;
+      lengths->push_back(rule.Length(levels[static_cast<size_t>(at)], c));
+    }
+  }
+}
+
+std::vector<int> LevelsOf(const ScLengthRule& rule, std::span<const float> metrics) {
+  return rule.scope == ScLengthScope::kChunk ? ScChunkLevels(rule, metrics) : ScRowLevels(rule, metrics);
+}
+
 Dispatch DispatchRows(Context& context, const MixedInput& input, const ScExtras& extras, const ScChunks& chunks,
                       const MixedPart& part, std::span<const int> forced) {
   Dispatch result;
@@ -124,13 +141,7 @@ Dispatch DispatchRows(Context& context, const MixedInput& input, const ScExtras&
     result.per_row = rule.by_chunk() ? chunks.count : 1;
     const bool chunk_metric = rule.scope == ScLengthScope::kChunk;
     const std::vector<float> metrics = Metrics(context, input, extras, chunks, part, chunk_metric);
-    const std::vector<int> levels = chunk_metric ? ScChunkLevels(rule, metrics) : ScRowLevels(rule, metrics);
-    for (int64_t row = 0; row < input.rows; ++row) {
-      for (int64_t c = 0; c < result.per_row; ++c) {
-        const int64_t at = chunk_metric ? row * result.per_row + c : row;
-        result.lengths.push_back(rule.Length(levels[static_cast<size_t>(at)], c));
-      }
-    }
+    AppendLengths(rule, LevelsOf(rule, metrics), input.rows, chunks.count, &result.lengths);
   }
   for (const int length : result.lengths) result.slots.push_back(static_cast<uint8_t>(extras.Slot(length)));
   return result;
@@ -174,18 +185,29 @@ bool RunPart(Context& context, const MixedInput& input, const ScExtras& extras, 
   return finite.load();
 }
 
-void Record(Context& context, const OpSite& site, const ScExtras& extras, int64_t rows, const MixedPart& part,
-            int64_t chunk, int64_t per_row, std::span<const int> lengths) {
+void Record(Context& context, const OpSite& site, const ScExtras& extras, const MixedInput& input,
+            const MixedPart& part, int64_t chunk, int64_t per_row, std::span<const int> lengths) {
   ScLengthRecord record;
   record.site = site;
   record.op = extras.op;
-  record.rows = rows;
+  record.rows = input.rows;
   record.in_features = static_cast<int64_t>(part.channels.size());
   record.out_features = part.blocks.rows;
   record.chunk = chunk;
   record.lengths_per_row = per_row;
   record.lengths = lengths;
-  context.observer->OnLengths(record);
+  if (input.tokens.empty()) return context.observer->OnLengths(record);
+  record.unit = extras.site.unit;
+  for (size_t first = 0; first < input.tokens.size();) {
+    size_t end = first + 1;
+    while (end < input.tokens.size() && input.tokens[end] == input.tokens[end - 1] + 1) ++end;
+    record.rows = static_cast<int64_t>(end - first);
+    record.first_position = input.tokens[first];
+    record.lengths =
+        lengths.subspan(first * static_cast<size_t>(per_row), (end - first) * static_cast<size_t>(per_row));
+    context.observer->OnLengths(record);
+    first = end;
+  }
 }
 
 }  // namespace
@@ -235,7 +257,7 @@ bool MixedProduct(Context& context, const MixedInput& input, const ScOperator& o
                             : ScTarget{&weight.rest.blocks, target.out, target.row_step, target.col_step, target.add};
     finite = RunPart(context, input, extras, weight.rest, dispatch.slots, dispatch.per_row, to);
     if (context.observer != nullptr && !dispatch.lengths.empty()) {
-      Record(context, site, extras, input.rows, weight.rest, chunks.size, dispatch.per_row, dispatch.lengths);
+      Record(context, site, extras, input, weight.rest, chunks.size, dispatch.per_row, dispatch.lengths);
     }
   }
   if (!has_protected) return finite;
@@ -243,10 +265,10 @@ bool MixedProduct(Context& context, const MixedInput& input, const ScOperator& o
   const std::vector<uint8_t> slots(static_cast<size_t>(input.rows), 0);
   const ScTarget to{&weight.protected_part.blocks, own.data(), out_features, 1, false};
   finite = RunPart(context, input, extras, weight.protected_part, slots, 1, to) && finite;
-  if (context.observer != nullptr) {
+  if (context.observer != nullptr && (input.tokens.empty() || !has_rest)) {
     const std::vector<int> lengths(static_cast<size_t>(input.rows), extras.protected_op->config.stoc_len);
     const ScChunks chunks(*extras.protected_op, static_cast<int64_t>(weight.protected_part.channels.size()));
-    Record(context, site, extras, input.rows, weight.protected_part, chunks.size, 1, lengths);
+    Record(context, site, extras, input, weight.protected_part, chunks.size, 1, lengths);
   }
   context.pool.ParallelFor(input.rows, [&](int64_t row, int) {
     for (int64_t m = 0; m < out_features; ++m) {
@@ -257,6 +279,39 @@ bool MixedProduct(Context& context, const MixedInput& input, const ScOperator& o
     }
   });
   return finite;
+}
+
+std::vector<std::vector<int>> LengthsOfCall(Context& context, std::span<const MixedPairs> all) {
+  std::vector<std::vector<int>> lengths(all.size());
+  const ScLengthRule& rule = *all.front().extras->lengths;
+  std::vector<float> metrics;
+  std::vector<size_t> begins;
+  const auto chunks_of = [](const MixedPairs& pairs) {
+    return ScChunks(*pairs.op, static_cast<int64_t>(pairs.weight->rest.channels.size()));
+  };
+  for (const MixedPairs& pairs : all) {
+    begins.push_back(metrics.size());
+    if (pairs.weight->rest.empty()) continue;
+    const std::vector<float> own = Metrics(context, pairs.input, *pairs.extras, chunks_of(pairs), pairs.weight->rest,
+                                           rule.scope == ScLengthScope::kChunk);
+    metrics.insert(metrics.end(), own.begin(), own.end());
+  }
+  const std::vector<int> levels = LevelsOf(rule, metrics);
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i].weight->rest.empty()) continue;
+    AppendLengths(*all[i].extras->lengths, std::span(levels).subspan(begins[i]), all[i].input.rows,
+                  chunks_of(all[i]).count, &lengths[i]);
+  }
+  return lengths;
+}
+
+void ShowExperts(Context& context, const OpSite& site, const ScExtras& extras, int64_t tokens) {
+  ScLengthRecord record;
+  record.site = site;
+  record.op = extras.op;
+  record.rows = tokens;
+  record.lengths_per_row = 0;
+  context.observer->OnLengths(record);
 }
 
 void ScMixedMatmul(Context& context, const TensorView& a, const TensorView& b, const ScOperatorPtr& op,

@@ -41,11 +41,13 @@ struct MixedInput {
   int64_t rows = 0;
   int64_t cols = 0;
   std::span<const uint64_t> fault_rows = {};  // as of a LinearCall
+  std::span<const int64_t> tokens = {};       // of an expert: the rows of the call that its rows are of, ascending
   const float* row(int64_t i) const { return x + i * stride; }
 };
 
-// out = or += f @ w^T. Lengths follow the rule of the extras, of one call for each of `calls` (row counts, in order),
-// or are `forced` [rows][1 or chunks]. False if NaN or infinity was met.
+// out = or += f @ w^T. Lengths follow the rule of the extras, as of one call, or are `forced` [rows][1 or chunks]. False
+// if NaN or infinity was met. Those of an expert are shown as one record for each run of tokens: `unit` the expert,
+// `first_position` the first token, lengths of the rest where there is one. ShowExperts comes before them.
 // Bits: as the definition of docs/research.md, whatever the variant and the threads.
 struct MixedTarget {
   float* out = nullptr;
@@ -56,6 +58,23 @@ struct MixedTarget {
 bool MixedProduct(Context& context, const MixedInput& input, const ScOperator& op, const ScExtras& extras,
                   const MixedWeight& weight, std::span<const int> forced, const OpSite& site,
                   const MixedTarget& target);
+
+// Whether a row's length depends on the other rows of its call.
+inline bool ReadsCall(const ScLengthRule& rule) {
+  return rule.normalise == ScNormalise::kCall || rule.scope == ScLengthScope::kFractions;
+}
+// The rows of one of several weights that are one call together: a layer's experts.
+struct MixedPairs {
+  MixedInput input;
+  const ScOperator* op = nullptr;
+  const ScExtras* extras = nullptr;
+  const MixedWeight* weight = nullptr;
+};
+// Lengths of each, as MixedProduct may be forced to. Requires: a rule that ReadsCall.
+std::vector<std::vector<int>> LengthsOfCall(Context& context, std::span<const MixedPairs> all);
+
+// Shows that experts follow of a call of `tokens` rows: a record of so many rows and no lengths.
+void ShowExperts(Context& context, const OpSite& site, const ScExtras& extras, int64_t tokens);
 
 // Backend::ScMixedMatmul.
 void ScMixedMatmul(Context& context, const TensorView& a, const TensorView& b, const ScOperatorPtr& op,

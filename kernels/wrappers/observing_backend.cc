@@ -6,6 +6,8 @@
 #include "kernels/base/error.h"
 #include "kernels/base/parallel_for.h"
 #include "kernels/call_check.h"
+#include "kernels/expert_site.h"
+#include "kernels/family_check.h"
 #include "kernels/math/elementary.h"
 #include "kernels/math/nonlinear_table.h"
 #include "kernels/math/reduce.h"
@@ -66,26 +68,60 @@ void ObservingBackend::UploadPass(Pass& pass, const PassLayout& layout) {
   inner().UploadPass(pass, layout);
 }
 
+template <typename Call>
+float* ObservingBackend::ReadInput(const Call& call) {
+  const int64_t rows = call.x.dim(0);
+  const int64_t cols = call.x.dim(1);
+  float* x = Read(call.x, &x_);
+  if (call.prologue == Prologue::kRmsNorm) {
+    norm_weight_.resize(static_cast<size_t>(cols));
+    inner().CopyToHost(norm_weight_.data(), call.norm_weight);
+    ParallelFor(rows, threads_,
+                [&](int64_t i) { RmsNorm(x + i * cols, norm_weight_.data(), call.norm_eps, cols, call.table); });
+  } else if (call.prologue == Prologue::kSiluMul) {
+    const float* x2 = Read(call.x2, &x2_);
+    ParallelFor(rows, threads_, [&](int64_t row) {
+      for (int64_t i = row * cols; i < (row + 1) * cols; ++i) x[i] = Silu(x[i]) * x2[i];
+    });
+  }
+  return x;
+}
+
 void ObservingBackend::Linear(const LinearCall& call) {
   if (observer_ != nullptr) {
     CheckLinear(call);
-    const int64_t rows = call.x.dim(0);
     const int64_t cols = call.x.dim(1);
-    float* x = Read(call.x, &x_);
-    if (call.prologue == Prologue::kRmsNorm) {
-      norm_weight_.resize(static_cast<size_t>(cols));
-      inner().CopyToHost(norm_weight_.data(), call.norm_weight);
-      ParallelFor(rows, threads_,
-                  [&](int64_t i) { RmsNorm(x + i * cols, norm_weight_.data(), call.norm_eps, cols, call.table); });
-    } else if (call.prologue == Prologue::kSiluMul) {
-      const float* x2 = Read(call.x2, &x2_);
-      ParallelFor(rows, threads_, [&](int64_t row) {
-        for (int64_t i = row * cols; i < (row + 1) * cols; ++i) x[i] = Silu(x[i]) * x2[i];
-      });
-    }
-    if (rows > 0) observer_->OnLinear(call, x, rows, cols, cols);
+    const float* x = ReadInput(call);
+    if (call.x.dim(0) > 0) observer_->OnLinear(call, x, call.x.dim(0), cols, cols);
   }
   inner().Linear(call);
+}
+
+// As the CPU backend shows them: one linear for each expert that has rows (kernels/expert_site.h).
+void ObservingBackend::ExpertLinear(const ExpertLinearCall& call) {
+  if (observer_ != nullptr && call.chosen.numel() > 0) {
+    CheckExpertLinear(call);
+    const int64_t cols = call.x.dim(1);
+    const int64_t row_slots = call.x.dim(0) == call.chosen.dim(0) ? call.chosen.dim(1) : 1;
+    const float* x = ReadInput(call);
+    std::vector<int32_t> chosen(static_cast<size_t>(call.chosen.numel()));
+    inner().CopyToHost(chosen.data(), call.chosen);
+    for (int64_t expert = 0; expert < call.weights.front()->count(); ++expert) {
+      std::vector<float> rows;
+      for (size_t s = 0; s < chosen.size(); ++s) {
+        const float* row = x + static_cast<int64_t>(s) / row_slots * cols;
+        if (chosen[s] == expert) rows.insert(rows.end(), row, row + cols);
+      }
+      if (rows.empty()) continue;
+      const auto count = static_cast<int64_t>(rows.size()) / cols;
+      const std::string name = ExpertSiteName(call.site.op, expert);
+      LinearCall shown;
+      shown.site = {call.site.layer, name};
+      shown.x = MakeView(rows.data(), DType::kF32, kHost, count, cols);
+      observer_->OnLinear(shown, rows.data(), count, cols, cols);
+    }
+  }
+  inner().ExpertLinear(call);
 }
 
 void ObservingBackend::Attention(const AttentionCall& call) {

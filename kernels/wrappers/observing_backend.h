@@ -31,6 +31,7 @@ class ObservingBackend final : public ForwardingBackend {
   bool is_observed() const override { return observer_ != nullptr || ForwardingBackend::is_observed(); }
   void UploadPass(Pass& pass, const PassLayout& layout) override;
   void Linear(const LinearCall& call) override;
+  void ExpertLinear(const ExpertLinearCall& call) override;
   void Attention(const AttentionCall& call) override;
   void RunGraph(std::span<const Device> devices, std::string_view key, const std::function<void()>& body) override;
 
@@ -43,6 +44,9 @@ class ObservingBackend final : public ForwardingBackend {
 
   // F32 [rows, cols] with dense rows, without gaps. `to` keeps its memory from call to call.
   float* Read(const TensorView& matrix, std::vector<float>* to);
+  // f(x) of a LinearCall or an ExpertLinearCall.
+  template <typename Call>
+  float* ReadInput(const Call& call);
 
   const int threads_;
   OpObserver* observer_ = nullptr;

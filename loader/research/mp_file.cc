@@ -195,9 +195,7 @@ void Reader::Protected(const Json& value) {
   if (!value.contains("indices")) Reject("protected_channels.indices", "nothing", "an object");
   constexpr size_t kMaxChannels = 1 << 20;
   for (const auto& [key, list] : Object(value["indices"], "protected_channels.indices").items()) {
-    // "op:bN:uK": the channels of all units of an operator are left out together.
-    const size_t unit = key.find(":u");
-    std::vector<int32_t>& channels = file_.protected_channels[key.substr(0, unit)];
+    std::vector<int32_t>& channels = file_.protected_channels[key];
     for (const Json& channel : Array(list, "protected_channels " + Quoted(key), kMaxChannels)) {
       channels.push_back(static_cast<int32_t>(Integer(channel, "protected_channels " + Quoted(key), 0, INT32_MAX)));
     }

@@ -39,7 +39,7 @@ struct MpFile {
   std::map<std::string, std::vector<int>> chunk_bands;           // by "op:bN"
   std::map<std::string, std::vector<std::vector<int>>> ladders;  // by "op:t0:lJ": [band][level]
   int protected_len = 0;
-  std::map<std::string, std::vector<int32_t>> protected_channels;  // by "op:bN"
+  std::map<std::string, std::vector<int32_t>> protected_channels;  // by "op:bN" or "op:bN:uK"
   std::map<int, int> grids;  // per_rung_grid: comparator levels by length; empty: those of the settings
   std::optional<double> escape_k;
   int escape_len = 128;

@@ -15,12 +15,11 @@ SmoothFile ReadSmoothFile(const std::filesystem::path& path) {
   result.name = path.string();
   constexpr std::string_view kPrefix = "layers.";
   for (const SafetensorsTensor& tensor : file.tensors()) {
-    const size_t most_rank = tensor.name.ends_with(".qk") ? 2 : 1;  // [kv_heads, head_dim] or [head_dim]
     const size_t rank = tensor.shape.size();
-    if (!tensor.name.starts_with(kPrefix) || tensor.dtype != DType::kF32 || rank < 1 || rank > most_rank) {
+    if (!tensor.name.starts_with(kPrefix) || tensor.dtype != DType::kF32 || rank < 1 || rank > 2) {
       throw InvalidInput(result.name + ": " + tensor.name +
-                         ": allowed are F32 [in_features] tensors layers.N.OPERATOR, and [kv_heads, head_dim] or "
-                         "[head_dim] tensors layers.N.qk");
+                         ": allowed are F32 [in_features] tensors layers.N.OPERATOR, [experts, in_features] of "
+                         "experts, and [kv_heads, head_dim] or [head_dim] tensors layers.N.qk");
     }
     const std::vector<float> values = file.CopyF32(tensor);
     for (size_t i = 0; i < values.size(); ++i) {

@@ -48,12 +48,7 @@ class WeightLoader {
   // Of an operator of a layer, -1 for the LM head, and of one of its experts. The same operators are one.
   LinearSpec Spec(int layer, ScOperatorId id, int64_t expert = -1) {
     if (!plan_) return id == ScOperatorId::kLmHead ? HeadOf(precision_) : LinearSpec{precision_, nullptr};
-    LinearSpec spec = plan_->Linear(layer, id);
-    if (spec.extras != nullptr && expert >= 0) {
-      auto extras = std::make_shared<ScExtras>(*spec.extras);
-      extras->site.unit = expert;
-      spec.extras = extras;
-    }
+    LinearSpec spec = plan_->Linear(layer, id, expert);
     CheckBackend(backend_, spec, ScOperatorName(id));
     if (spec.sc != nullptr && std::find(operators_.begin(), operators_.end(), spec.sc) == operators_.end()) {
       operators_.push_back(spec.sc);
@@ -68,7 +63,7 @@ class WeightLoader {
     for (size_t begin = 0; begin < parts.size();) {
       const LinearSpec spec = Spec(layer, parts[begin].id, expert);
       size_t end = begin + 1;
-      while (end < parts.size() && MayStack(spec, Spec(layer, parts[end].id))) ++end;
+      while (end < parts.size() && MayStack(spec, Spec(layer, parts[end].id, expert))) ++end;
       group.weights.push_back(Linear(device, parts.subspan(begin, end - begin), spec));
       begin = end;
     }

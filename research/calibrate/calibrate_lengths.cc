@@ -90,6 +90,7 @@ struct SampledOperators {
   std::map<std::string, LengthBucket> buckets;
   std::optional<ScConfig> first;  // of an operator
   std::map<std::string, std::vector<int32_t>> protected_channels;
+  bool has_experts = false;
 
   // Errors: InvalidInput where sc_prec or halve differ from those of other operators.
   LengthBucket& At(const LengthCalibration& calibration, const ScConfig& config, int layer, int64_t layers,
@@ -105,36 +106,128 @@ struct SampledOperators {
   }
 };
 
+// Samples [first, first + count) of `from`.
+void AppendSamples(const LengthSamples& from, size_t first, size_t count, size_t levels, LengthSamples* to) {
+  const auto append = [first, count](const auto& values, size_t each, auto* target) {
+    if (values.empty()) return;
+    const auto begin = values.begin() + static_cast<std::ptrdiff_t>(first * each);
+    target->insert(target->end(), begin, begin + static_cast<std::ptrdiff_t>(count * each));
+  };
+  append(from.metrics, 1, &to->metrics);
+  for (size_t i = 0; i < from.candidates.size(); ++i) append(from.candidates[i], 1, &to->candidates[i]);
+  append(from.stands_for, 1, &to->stands_for);
+  append(from.macs, 1, &to->macs);
+  append(from.errors, levels, &to->errors);
+}
+
+// The linears of a model, one after the other.
+class LinearSampler {
+ public:
+  LinearSampler(const LengthCalibration& calibration, const ModelFiles& files, const std::vector<int>& levels,
+                const LengthCollector& collector, HostProducts* products, SampledOperators* sampled)
+      : calibration_(calibration),
+        files_(files),
+        levels_(levels),
+        collector_(collector),
+        products_(products),
+        sampled_(sampled) {}
+
+  // Requires: `config` is in streams.
+  void Add(int layer, const BlockLinear& linear, const ScConfig& config) {
+    const ScOperatorId id = OperatorOf(linear.id);
+    const SampledInput& input = collector_.At(layer, linear.group);
+    const bool of_experts = files_.config.HasExperts(layer) && !linear.expert.empty();
+    // gate_proj and up_proj of experts have one length for their row: what both lose is its error.
+    const ScOperatorId bucket = of_experts && id == ScOperatorId::kUpProj ? ScOperatorId::kGateProj : id;
+    LengthSamples& to =
+        sampled_->At(calibration_, Resolve(config), layer, files_.config.num_hidden_layers, bucket, calibration_.chunks)
+            .samples;
+    if (of_experts) return AddExperts(layer, linear, config, input, &to);
+    const std::string op(ScOperatorName(id));
+    const WeightSource w = files_.weights->Matrix(LayerTensorName(layer, linear.tensor),
+                                                  SizeOf(files_.config, linear.out), SizeOf(files_.config, linear.in));
+    const std::vector<int32_t> own = Protected(input.largest, w, op, op + ":b" + std::to_string(layer));
+    to.Append(SampleLinear(calibration_, levels_, {input, w, config, Smooth(layer, op), own}, products_));
+  }
+
+ private:
+  std::vector<int32_t> Protected(const std::vector<float>& largest, const WeightSource& w, const std::string& op,
+                                 const std::string& key) {
+    if (calibration_.protect == 0) return {};
+    return sampled_->protected_channels[key] =
+               LargestChannels(largest, ReadWeight(w, calibration_.windows.threads), calibration_.protect, op);
+  }
+  // Factors of [in_features], or of every expert.
+  const std::vector<float>* Smooth(int layer, const std::string& op) const {
+    const auto& scales = calibration_.sc.files.smooth;
+    if (scales == nullptr) return nullptr;
+    const auto found = scales->scales.find(std::to_string(layer) + '.' + op);
+    return found == scales->scales.end() ? nullptr : &found->second;
+  }
+
+  // Every expert's rows by its matrix; samples in the order in which they were taken.
+  void AddExperts(int layer, const BlockLinear& linear, const ScConfig& config, const SampledInput& input,
+                  LengthSamples* to) {
+    const std::string op(ScOperatorName(OperatorOf(linear.id)));
+    const int64_t cols = SizeOf(files_.config, ExpertAxis(linear.in));
+    const std::vector<float>* all = Smooth(layer, op);
+    std::vector<LengthSamples> of_expert;
+    for (int64_t expert = 0; expert < files_.config.num_experts; ++expert) {
+      const WeightSource w = files_.weights->Matrix(LinearTensorName(files_.config, layer, expert, linear),
+                                                    SizeOf(files_.config, ExpertAxis(linear.out)), cols);
+      std::vector<float> factors;
+      if (all != nullptr) {
+        const bool is_shared = static_cast<int64_t>(all->size()) == cols;
+        const auto first = all->begin() + static_cast<std::ptrdiff_t>(is_shared ? 0 : expert * cols);
+        factors.assign(first, first + static_cast<std::ptrdiff_t>(cols));
+      }
+      const auto largest = input.largest_of.find(expert);
+      const std::vector<int32_t> own =
+          Protected(largest == input.largest_of.end() ? std::vector<float>(static_cast<size_t>(cols)) : largest->second,
+                    w, op, op + ":b" + std::to_string(layer) + ":u" + std::to_string(expert));
+      SampledInput rows{{0, cols, {}}, {}, input.rows, input.samples};
+      for (int64_t i = 0; i < input.sampled.rows; ++i) {
+        if (input.experts[static_cast<size_t>(i)] != expert) continue;
+        rows.sampled.values.insert(rows.sampled.values.end(), input.sampled.row(i), input.sampled.row(i) + cols);
+        ++rows.sampled.rows;
+      }
+      of_expert.emplace_back();
+      if (rows.sampled.rows == 0) continue;
+      of_expert.back() =
+          SampleLinear(calibration_, levels_, {rows, w, config, factors.empty() ? nullptr : &factors, own}, products_);
+    }
+    std::vector<size_t> taken(of_expert.size(), 0), rows(of_expert.size(), 0);
+    for (const int64_t expert : input.experts) ++rows[static_cast<size_t>(expert)];
+    for (const int64_t expert : input.experts) {
+      const auto e = static_cast<size_t>(expert);
+      const size_t each = of_expert[e].metrics.size() / rows[e];  // 1, or chunks
+      AppendSamples(of_expert[e], taken[e]++ * each, each, levels_.size(), to);
+    }
+  }
+
+  const LengthCalibration& calibration_;
+  const ModelFiles& files_;
+  const std::vector<int>& levels_;
+  const LengthCollector& collector_;
+  HostProducts* products_;
+  SampledOperators* sampled_;
+};
+
 SampledOperators SampleOperators(const LengthCalibration& calibration, const ModelFiles& files,
                                  const std::vector<int>& levels, const std::shared_ptr<Backend>& backend,
                                  const std::string& model, std::span<const int32_t> ids) {
   LengthCollector collector(calibration, files.config, levels);
   ObserveExactWindows(calibration.windows, backend, model, ids, &collector);
   SampledOperators sampled;
+  sampled.has_experts = files.config.HasExperts();
   ScPlan plan(calibration.sc, files.config);
   HostProducts products(*backend);
+  LinearSampler sampler(calibration, files, levels, collector, &products, &sampled);
   const int64_t layers = files.config.num_hidden_layers;
   for (int layer = 0; layer < layers; ++layer) {
     for (const BlockLinear& linear : files.config.architecture->linears) {
-      const ScOperatorId id = OperatorOf(linear.id);
-      const ScConfig config = plan.Config(layer, id);
-      if (!InStreams(config)) continue;
-      const std::string op(ScOperatorName(id));
-      const WeightSource w = files.weights->Matrix(LayerTensorName(layer, linear.tensor),
-                                                   SizeOf(files.config, linear.out), SizeOf(files.config, linear.in));
-      const SampledInput& input = collector.At(layer, linear.group);
-      std::vector<int32_t> own;
-      if (calibration.protect > 0) {
-        own = LargestChannels(input.largest, ReadWeight(w, calibration.windows.threads), calibration.protect, op);
-      }
-      const std::vector<float>* smooth = nullptr;
-      if (const auto& scales = calibration.sc.files.smooth; scales != nullptr) {
-        const auto found = scales->scales.find(std::to_string(layer) + '.' + op);
-        if (found != scales->scales.end()) smooth = &found->second;
-      }
-      sampled.At(calibration, Resolve(config), layer, layers, id, calibration.chunks)
-          .samples.Append(SampleLinear(calibration, levels, {input, w, config, smooth, own}, &products));
-      if (!own.empty()) sampled.protected_channels[op + ":b" + std::to_string(layer)] = own;
+      const ScConfig config = plan.Config(layer, OperatorOf(linear.id));
+      if (InStreams(config)) sampler.Add(layer, linear, config);
     }
   }
   for (const auto& [at, samples] : collector.attention()) {
@@ -143,6 +236,19 @@ SampledOperators SampleOperators(const LengthCalibration& calibration, const Mod
   }
   if (sampled.buckets.empty()) throw InvalidInput("no operator runs in streams: there are no lengths to calibrate");
   return sampled;
+}
+
+// Experts take the rule of gate_proj for up_proj too; readers that know no such rule find the same one there.
+void CopyGateToUp(MpFile* table) {
+  const std::string gate = "gate_proj", up = "up_proj";
+  for (auto* buckets : {&table->buckets, &table->chunk_buckets}) {
+    const std::map<std::string, MpBucket> all = *buckets;
+    for (const auto& [key, bucket] : all) {
+      if (key.starts_with(gate + ":")) buckets->try_emplace(up + key.substr(gate.size()), bucket);
+    }
+  }
+  const auto found = table->dispatch.find(gate);
+  if (found != table->dispatch.end()) table->dispatch.try_emplace(up, found->second);
 }
 
 CalibratedLengths FitTable(const LengthCalibration& calibration, const SampledOperators& sampled,
@@ -172,6 +278,7 @@ CalibratedLengths FitTable(const LengthCalibration& calibration, const SampledOp
                                  : by_amax           ? MpDispatch{}
                                                      : MpDispatch{calibration.metric, calibration.sign};
   }
+  if (sampled.has_experts) CopyGateToUp(&table);
   table.protected_len = table.protected_channels.empty() ? 0 : levels.back();
   result.average = fitted.average;
   result.mac_average = fitted.mac_average;
@@ -220,7 +327,6 @@ void CheckLengthCalibration(const LengthCalibration& calibration, const DecoderC
   if (!IsBatchInvariant(sc)) {
     throw InvalidInput("SC setting granularity, group_a: allowed here are rows that depend on themselves alone");
   }
-  if (config.HasExperts()) throw InvalidInput("a model with experts has no mixed lengths");
   // What a table of these lengths would be refused for.
   auto table = std::make_shared<MpFile>();
   table->name = "--levels " + list;

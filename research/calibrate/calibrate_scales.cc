@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/base/error.h"
+#include "kernels/expert_site.h"
 #include "loader/checkpoint/weight_store.h"
 #include "loader/config/decoder_tensors.h"
 #include "models/sc_model_config.h"
@@ -33,7 +34,8 @@ class Collector final : public OpObserver {
 
   void OnLinear(const LinearCall& call, const float* x, int64_t rows, int64_t cols, int64_t stride) override {
     if (call.site.layer < 0) return;
-    InputStatistics& to = inputs_[{call.site.layer, std::string(call.site.op)}];
+    // Statistics of all experts together.
+    InputStatistics& to = inputs_[{call.site.layer, std::string(ParseExpertSite(call.site.op).op)}];
     to.largest.resize(static_cast<size_t>(cols), 0.0f);
     to.sums.resize(static_cast<size_t>(cols), 0.0);
     to.sampled.cols = cols;
@@ -116,7 +118,10 @@ std::map<std::string, std::vector<float>> CalibrateScales(const ScaleCalibration
   const CalibrationWindows windows{calibration.ctx, calibration.windows, calibration.threads};
   CheckWindows(windows, ids.size());
   const ModelFiles files = OpenModelFiles(model);
-  if (files.config.HasExperts()) throw InvalidInput(files.name + ": a model with experts has no smoothing");
+  if (files.config.HasExperts() && calibration.method == ScaleMethod::kAwq && !calibration.only_qk) {
+    throw InvalidInput(files.name +
+                       ": rows of experts have no weight in common, which awq rounds: allowed is smoothquant");
+  }
   const bool awq = calibration.method == ScaleMethod::kAwq;
   Collector collector(awq, calibration.ctx * calibration.windows);
   ObserveExactWindows(windows, backend, model, ids, &collector);
@@ -134,9 +139,13 @@ std::map<std::string, std::vector<float>> CalibrateScales(const ScaleCalibration
     const auto call_of = [](const BlockLinear& linear) { return std::string(GroupName(linear.group)); };
     const auto op_of = [](const BlockLinear& linear) { return std::string(ScOperatorName(OperatorOf(linear.id))); };
     const auto key = [&](const BlockLinear& linear) { return calibration.share ? call_of(linear) : op_of(linear); };
-    const auto weight = [&](const BlockLinear& linear) {
-      return ReadWeight(files.weights->Matrix(LayerTensorName(layer, linear.tensor), SizeOf(files.config, linear.out),
-                                              SizeOf(files.config, linear.in)),
+    const auto of_experts = [&](const BlockLinear& linear) {
+      return files.config.HasExperts(layer) && !linear.expert.empty();
+    };
+    const auto weight = [&](const BlockLinear& linear, int64_t expert) {
+      const auto size = [&](Axis axis) { return SizeOf(files.config, expert < 0 ? axis : ExpertAxis(axis)); };
+      return ReadWeight(files.weights->Matrix(LinearTensorName(files.config, layer, expert, linear), size(linear.out),
+                                              size(linear.in)),
                         calibration.threads);
     };
     const auto linears = files.config.architecture->linears;
@@ -149,13 +158,18 @@ std::map<std::string, std::vector<float>> CalibrateScales(const ScaleCalibration
           mean.push_back(std::max(static_cast<float>(sum / static_cast<double>(input.rows)), kLeastMean));
         }
         result["layers." + std::to_string(layer) + '.' + op_of(linear)] =
-            AwqScales(mean, input.sampled, weight(linear), calibration.bits, product, calibration.threads).smooth;
+            AwqScales(mean, input.sampled, weight(linear, -1), calibration.bits, product, calibration.threads).smooth;
         continue;
       }
       std::vector<float>& largest = largest_weights[key(linear)];
-      const std::vector<float> own = LargestOfColumns(weight(linear));
-      largest.resize(own.size(), 0.0f);
-      for (size_t d = 0; d < own.size(); ++d) largest[d] = std::max(largest[d], own[d]);
+      // Factors of all experts, whose rows divide one input.
+      const int64_t first = of_experts(linear) ? 0 : -1;
+      const int64_t last = of_experts(linear) ? files.config.num_experts - 1 : -1;
+      for (int64_t expert = first; expert <= last; ++expert) {
+        const std::vector<float> own = LargestOfColumns(weight(linear, expert));
+        largest.resize(own.size(), 0.0f);
+        for (size_t d = 0; d < own.size(); ++d) largest[d] = std::max(largest[d], own[d]);
+      }
     }
     for (const BlockLinear& linear : linears) {
       if (awq) break;

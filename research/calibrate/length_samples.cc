@@ -8,6 +8,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/parallel_for.h"
+#include "kernels/expert_site.h"
 #include "research/calibrate/exact_attention.h"
 #include "research/calibrate/scales.h"
 #include "research/rsum.h"
@@ -103,26 +104,38 @@ bool InStreams(const ScConfig& op) { return op.arith == ScArith::kSc && HasSourc
 
 LengthCollector::LengthCollector(const LengthCalibration& calibration, const DecoderConfig& config,
                                  std::vector<int> levels)
-    : calibration_(calibration), plan_(calibration.sc, config), levels_(std::move(levels)) {}
+    : calibration_(calibration),
+      plan_(calibration.sc, config),
+      levels_(std::move(levels)),
+      top_k_(config.num_experts_per_tok) {}
 
 void LengthCollector::OnLinear(const LinearCall& call, const float* x, int64_t rows, int64_t cols, int64_t stride) {
   if (call.site.layer < 0) return;
-  SampledInput& to = inputs_[{call.site.layer, std::string(call.site.op)}];
-  to.rows = rows;
-  to.samples = std::min(rows, kRowSamples);
+  const ExpertSite site = ParseExpertSite(call.site.op);
+  if (site.expert < 0) tokens_ = rows;
+  SampledInput& to = inputs_[{call.site.layer, std::string(site.op)}];
+  to.rows = site.expert < 0 ? rows : tokens_ * top_k_;
+  to.samples = std::min(to.rows, kRowSamples);
   to.sampled.cols = cols;
-  if (calibration_.protect > 0) to.largest.resize(static_cast<size_t>(cols), 0.0f);
-  for (int64_t i = 0; i < rows && calibration_.protect > 0; ++i) {
-    for (int64_t d = 0; d < cols; ++d) {
-      float& largest = to.largest[static_cast<size_t>(d)];
-      largest = std::max(largest, std::abs(x[i * stride + d]));
+  if (calibration_.protect > 0) {
+    std::vector<float>& largest = site.expert < 0 ? to.largest : to.largest_of[site.expert];
+    largest.resize(static_cast<size_t>(cols), 0.0f);
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t d = 0; d < cols; ++d) {
+        float& value = largest[static_cast<size_t>(d)];
+        value = std::max(value, std::abs(x[i * stride + d]));
+      }
     }
   }
   for (int64_t i = 0; i < to.samples; ++i) {
-    const float* row = x + i * rows / to.samples * stride;
+    const int64_t at = i * to.rows / to.samples - to.shown;
+    if (at < 0 || at >= rows) continue;
+    const float* row = x + at * stride;
     to.sampled.values.insert(to.sampled.values.end(), row, row + cols);
     ++to.sampled.rows;
+    if (site.expert >= 0) to.experts.push_back(site.expert);
   }
+  to.shown = (to.shown + rows) % to.rows;
 }
 
 void LengthCollector::OnAttention(const AttentionCall& call, const PassLayout& layout) {

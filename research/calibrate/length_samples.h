@@ -21,6 +21,11 @@ struct SampledInput {
   std::vector<float> largest;  // max |x| of each channel, over all rows; empty where nothing is protected
   int64_t rows = 0;            // of a call
   int64_t samples = 0;         // of a call
+  // Rows of experts are (token, expert) pairs, in order of (expert, token): whose each sampled row is, and the largest
+  // inputs of each, in place of `largest`.
+  std::vector<int64_t> experts = {};
+  std::map<int64_t, std::vector<float>> largest_of = {};
+  int64_t shown = 0;  // of the call on its way
 };
 
 // Whether an operator multiplies streams, so that lengths mean something.
@@ -44,6 +49,8 @@ class LengthCollector final : public OpObserver {
   const LengthCalibration& calibration_;
   ScPlan plan_;
   std::vector<int> levels_;
+  int64_t top_k_;
+  int64_t tokens_ = 0;  // of the call on its way
   std::map<std::pair<int, std::string>, SampledInput> inputs_;
   std::map<std::pair<ScOperatorId, int>, LengthSamples> attention_;  // by operator and layer
 };

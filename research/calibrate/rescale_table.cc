@@ -8,6 +8,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/parallel_for.h"
+#include "kernels/expert_site.h"
 #include "loader/bounded_json.h"
 #include "loader/checkpoint/weight_store.h"
 #include "loader/research/mp_file.h"
@@ -55,13 +56,13 @@ class Collector final : public OpObserver {
   void OnLinear(const LinearCall& call, const float* x, int64_t rows, int64_t cols, int64_t stride) override {
     const int layer = call.site.layer;
     if (layer < 0) return;
+    const ExpertSite site = ParseExpertSite(call.site.op);
+    if (site.expert < 0) tokens_ = rows;
     for (const BlockLinear& linear : config_.architecture->linears) {
-      if (GroupName(linear.group) != call.site.op) continue;
+      if (GroupName(linear.group) != site.op) continue;
       const ScOperatorId id = OperatorOf(linear.id);
       const std::string op(ScOperatorName(id));
-      const auto own = table_.protected_channels.find(op + ":b" + std::to_string(layer));
-      const std::vector<int32_t> dispatch = DispatchChannels(
-          cols, own == table_.protected_channels.end() ? std::span<const int32_t>() : std::span(own->second));
+      const std::vector<int32_t> dispatch = DispatchChannels(cols, Protected(op, layer, site.expert));
       const auto n = static_cast<int64_t>(dispatch.size());
       const int64_t chunk = Resolve(plan_.Config(layer, id)).chunk_d;
       const int64_t size = chunk > 0 ? chunk : std::max<int64_t>(n, 1);
@@ -79,8 +80,12 @@ class Collector final : public OpObserver {
       });
       AddRows(op, layer, by_row);
       const std::string key = Key(op, layer, table_.chunk_layer_buckets);
-      if (table_.chunk_buckets.contains(key) && !by_chunk.empty()) found_[{Section::kChunks, key}].Add(by_chunk);
+      if (table_.chunk_buckets.contains(key)) AddTo({Section::kChunks, key}, by_chunk);
     }
+    // Experts are one call together.
+    shown_ += rows;
+    if (site.expert >= 0 && shown_ < tokens_ * config_.num_experts_per_tok) return;
+    EndCall();
   }
 
   void OnAttention(const AttentionCall& call, const PassLayout& layout) override {
@@ -100,11 +105,42 @@ class Collector final : public OpObserver {
     });
     AddRows("qk", layer, queries);
     if (has_av) AddRows("av", layer, probabilities);
+    EndCall();
   }
 
   const std::map<std::pair<Section, std::string>, Extremes>& found() const { return found_; }
 
  private:
+  using Place = std::pair<Section, std::string>;
+
+  // "op:bN", or "op:bN:uK" of an expert before it; units of a dense layer together.
+  std::vector<int32_t> Protected(const std::string& op, int layer, int64_t expert) const {
+    const std::string key = op + ":b" + std::to_string(layer);
+    const auto& all = table_.protected_channels;
+    if (expert >= 0) {
+      auto found = all.find(key + ":u" + std::to_string(expert));
+      if (found == all.end()) found = all.find(key);
+      return found == all.end() ? std::vector<int32_t>() : found->second;
+    }
+    std::vector<int32_t> channels;
+    for (const auto& [name, own] : all) {
+      if (name == key || name.starts_with(key + ":u")) channels.insert(channels.end(), own.begin(), own.end());
+    }
+    std::sort(channels.begin(), channels.end());
+    channels.erase(std::unique(channels.begin(), channels.end()), channels.end());
+    return channels;
+  }
+  void AddTo(const Place& place, std::span<const float> metrics) {
+    std::vector<float>& of_call = of_call_[place];
+    of_call.insert(of_call.end(), metrics.begin(), metrics.end());
+  }
+  void EndCall() {
+    for (const auto& [place, metrics] : of_call_) {
+      if (!metrics.empty()) found_[place].Add(metrics);
+    }
+    of_call_.clear();
+    shown_ = 0;
+  }
   std::string Key(const std::string& op, int layer, int64_t buckets) const {
     return op + ":t0:l" + std::to_string(LayerBucket(layer, config_.num_hidden_layers, buckets));
   }
@@ -121,15 +157,17 @@ class Collector final : public OpObserver {
   }
   void AddRows(const std::string& op, int layer, std::span<const float> metrics) {
     const std::string key = Key(op, layer, table_.layer_buckets);
-    if (table_.buckets.contains(key)) found_[{Section::kBuckets, key}].Add(metrics);
-    if (table_.operator_defaults.contains(op)) found_[{Section::kDefaults, op}].Add(metrics);
+    if (table_.buckets.contains(key)) AddTo({Section::kBuckets, key}, metrics);
+    if (table_.operator_defaults.contains(op)) AddTo({Section::kDefaults, op}, metrics);
   }
 
   const MpFile& table_;
   ScPlan plan_;
   const DecoderConfig& config_;
   const int threads_;
-  std::map<std::pair<Section, std::string>, Extremes> found_;
+  int64_t tokens_ = 0, shown_ = 0;               // of the call on its way
+  std::map<Place, std::vector<float>> of_call_;  // its metrics
+  std::map<Place, Extremes> found_;
 };
 
 }  // namespace
@@ -144,7 +182,6 @@ std::string RescaleTable(const Rescaling& rescaling, const std::string& text, co
   }
   const MpFile table = ParseMpFile(text, name, {}, &contents);
   const ModelFiles files = OpenModelFiles(model);
-  if (files.config.HasExperts()) throw InvalidInput(files.name + ": a model with experts has no mixed lengths");
   if (rescaling.sc.files.mp != nullptr) throw InvalidInput("--mp: is the table, not one of the settings");
   if (rescaling.sc.dilated.enabled) throw InvalidInput("SC setting attention = dilated: has no mixed lengths");
   CheckWindows(rescaling.windows, ids.size());

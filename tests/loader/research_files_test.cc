@@ -47,7 +47,8 @@ TEST(MpFile, ReadsEveryPart) {
   EXPECT_EQ(mp.chunk_layer_buckets, 2);
   EXPECT_EQ(mp.ladders.at("o_proj:t0:l0")[1], (std::vector<int>{64, 32}));
   EXPECT_EQ(mp.residual_width.at("o_proj"), 200);
-  EXPECT_EQ(mp.protected_channels.at("q_proj:b0"), (std::vector<int32_t>{3, 5, 9}));
+  EXPECT_EQ(mp.protected_channels.at("q_proj:b0"), (std::vector<int32_t>{3, 5}));
+  EXPECT_EQ(mp.protected_channels.at("q_proj:b0:u1"), (std::vector<int32_t>{9}));
   EXPECT_EQ(mp.grids, (std::map<int, int>{{84, 64}, {128, 128}}));
   EXPECT_EQ(mp.unknown_keys, (std::vector<std::string>{"\"novel\""}));
 }

@@ -4,21 +4,43 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "tests/support/expect_invalid.h"
 
 namespace stoch::test {
 namespace {
 
-TEST(ScPlan, AModelWithExpertsHasNoLengthsOfRowsAndNoSmoothing) {
+TEST(ScPlan, ExpertsHaveLengthsOfTheirLayerAndFactorsOfTheirOwn) {
   const DecoderConfig experts = NamedDecoderConfig("qwen3-30b-a3b");
   ScModelConfig sc = HalvedScModelConfig();
   EXPECT_EQ(ScPlan(sc, experts).Linear(0, ScOperatorId::kDownProj).extras, nullptr);
-  sc.files.smooth = std::make_shared<const SmoothFile>();
-  ExpectInvalid([&] { ScPlan(sc, experts); }, {"experts", "--smooth"});
-  sc.files.smooth = nullptr;
-  sc.files.mp = std::make_shared<const MpFile>();
-  ExpectInvalid([&] { ScPlan(sc, experts); }, {"experts", "--mp"});
+  auto mp = std::make_shared<MpFile>();
+  mp->levels = {128, 64};
+  MpBucket bucket;
+  bucket.thresholds = {0.5};
+  bucket.metric_lo = 0;
+  bucket.metric_hi = 1;
+  for (int i = 0; i < kNumScOperators; ++i) {
+    mp->operator_defaults[std::string(ScOperatorName(static_cast<ScOperatorId>(i)))] = bucket;
+  }
+  mp->protected_len = 128;
+  mp->protected_channels["down_proj:b3:u127"] = {700};
+  sc.files.mp = mp;
+  auto smooth = std::make_shared<SmoothFile>();
+  for (int i = 0; i < 128 * 768; ++i) smooth->scales["3.down_proj"].push_back(static_cast<float>(1 + i / 768));
+  sc.files.smooth = smooth;
+  ScPlan plan(sc, experts);
+  const LinearSpec first = plan.Linear(3, ScOperatorId::kDownProj, 0);
+  const LinearSpec last = plan.Linear(3, ScOperatorId::kDownProj, 127);
+  EXPECT_EQ(first.sc, last.sc);
+  EXPECT_EQ(first.extras->by_length, last.extras->by_length) << "one set of tables for all experts of a layer";
+  EXPECT_EQ(first.extras->smooth, std::vector<float>(768, 1.0f));
+  EXPECT_EQ(last.extras->smooth, std::vector<float>(768, 128.0f));
+  EXPECT_TRUE(first.extras->protected_channels.empty());
+  EXPECT_EQ(last.extras->protected_channels, std::vector<int32_t>{700});
+  EXPECT_EQ(last.extras->site.unit, 127);
 }
 
 TEST(ScPlan, ATableInAttentionSeesNoSlidingWindow) {

@@ -156,7 +156,7 @@ std::vector<Layer> MakeLayers() {
       {"kernels/cuda/families/",
        linear + Patterns{"kernels/cuda/weights/", "kernels/cuda/baseline/*.h", "kernels/cuda/sc/experts/*.h",
                          "kernels/cuda/sc/tensor_core/grouped.h", "kernels/cuda/plain/product.h",
-                         "kernels/cuda/mixed/linear.h"}},
+                         "kernels/cuda/mixed/experts.h", "kernels/cuda/mixed/linear.h"}},
       {"kernels/cuda/sampling/", launch},
       {"kernels/cuda/weights/", launch + Patterns{"kernels/cuda/plain/product.h"}},
       {"kernels/cuda/mixed/",

@@ -2,6 +2,7 @@
 // Calibration on a device that shows no operands: the same operands, and so the same files, as on the CPU.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -17,6 +18,7 @@
 #include "research/calibrate/exact_windows.h"
 #include "research/calibrate/mp_table.h"
 #include "tests/support/backends_under_test.h"
+#include "tests/support/expect_invalid.h"
 #include "tests/support/shared_folder.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
@@ -44,6 +46,7 @@ struct Shown final : OpObserver {
   std::vector<std::pair<std::string, std::vector<float>>> values;
 
   void OnLinear(const LinearCall& call, const float* x, int64_t rows, int64_t cols, int64_t stride) override {
+    if (call.site.op == "router") return;  // part of another op where it is not shown
     std::vector<float>& to = Add(call.site);
     for (int64_t i = 0; i < rows; ++i) to.insert(to.end(), x + i * stride, x + i * stride + cols);
   }
@@ -89,6 +92,41 @@ class CalibrateDevice : public testing::TestWithParam<BackendUnderTest> {
   void SetUp() override { WriteTinyModel(scratch_.path(), {}); }
   std::string model() const { return scratch_.path().string(); }
 
+  static TinyModel Sparse(int64_t experts, int64_t top_k) {
+    TinyModel model;
+    model.config.architecture = FindArchitecture("qwen3_moe");
+    model.config.num_experts = experts;
+    model.config.num_experts_per_tok = top_k;
+    model.config.moe_intermediate_size = 48;
+    model.config.sparse_layers = {true, true};
+    return model;
+  }
+  void UseExperts(int64_t experts, int64_t top_k) {
+    experts_ = experts;
+    WriteTinyModel(scratch_.path(), Sparse(experts, top_k));
+  }
+  // One expert, which is a dense model in other words: its tensors under both names.
+  void UseOneExpert() {
+    experts_ = 1;
+    TinyModel dense;
+    dense.config.architecture = FindArchitecture("qwen3");
+    dense.config.intermediate_size = 48;
+    WriteTinyModel(dense_.path(), dense);
+    WriteTinyModel(scratch_.path(), Sparse(1, 1), [&](std::vector<StoredTensor>& tensors) {
+      std::map<std::string, StoredTensor> by_name;
+      for (StoredTensor& tensor : TinyModelTensors(dense)) {
+        std::string name = tensor.name;
+        const size_t mlp = name.find("mlp.");
+        if (mlp != std::string::npos) name.insert(mlp + 4, "experts.0.");
+        by_name[name] = tensor;
+      }
+      for (StoredTensor& tensor : tensors) {
+        const auto found = by_name.find(tensor.name);
+        if (found != by_name.end()) tensor.bytes = found->second.bytes;
+      }
+    });
+  }
+
   // Files of every kind, by name.
   std::map<std::string, std::string> Files(const std::shared_ptr<Backend>& backend, int threads) {
     const std::vector<int32_t> ids = Ids(200);
@@ -114,7 +152,9 @@ class CalibrateDevice : public testing::TestWithParam<BackendUnderTest> {
     scales.ctx = 70;
     scales.windows = 2;
     scales.threads = threads;
+    const ScaleMethod last = experts_ > 0 ? ScaleMethod::kSmoothQuant : ScaleMethod::kAwq;
     for (const ScaleMethod method : {ScaleMethod::kSmoothQuant, ScaleMethod::kAwq}) {
+      if (method > last) continue;
       scales.method = method;
       auto smooth = std::make_shared<SmoothFile>();
       std::string& bytes = files[method == ScaleMethod::kAwq ? "awq" : "smoothquant"];
@@ -123,7 +163,7 @@ class CalibrateDevice : public testing::TestWithParam<BackendUnderTest> {
         bytes.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
         smooth->scales[name.substr(name.find('.') + 1)] = values;
       }
-      if (method == ScaleMethod::kAwq) {
+      if (method == last) {
         lengths("smoothed", [&](LengthCalibration* to) { to->sc.files.smooth = smooth; });
         lengths("smoothed chunks",
                 [&](LengthCalibration* to) { to->sc.files.smooth = smooth, to->chunks = true, to->protect = 0.05; });
@@ -134,8 +174,8 @@ class CalibrateDevice : public testing::TestWithParam<BackendUnderTest> {
     return files;
   }
 
- private:
-  TempDir scratch_;
+  TempDir scratch_, dense_;
+  int64_t experts_ = 0;
 };
 
 TEST_P(CalibrateDevice, SeesWhatTheCpuSees) {
@@ -146,7 +186,7 @@ TEST_P(CalibrateDevice, SeesWhatTheCpuSees) {
 TEST_P(CalibrateDevice, SeesHeadsWithNormsAndBiases) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
   STOCH_REQUIRE_SHARED();
-  for (const char* family : {"tiny-qwen2", "tiny-qwen3", "tiny-mistral"}) {
+  for (const char* family : {"tiny-qwen2", "tiny-qwen3", "tiny-mistral", "tiny-qwen3-moe"}) {
     const std::string folder = (SharedFolder() / "models" / family).string();
     ExpectSame(Observed(Cpu(), folder), Observed(std::make_shared<BlindBackend>(backend), folder));
   }
@@ -160,6 +200,91 @@ TEST_P(CalibrateDevice, WritesTheFilesOfTheCpu) {
   for (const auto& [name, text] : expected) {
     EXPECT_GT(text.size(), 100u) << name;
     EXPECT_TRUE(text == files.at(name)) << name;
+  }
+}
+
+TEST_P(CalibrateDevice, WritesTheFilesOfTheCpuForExperts) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  UseExperts(5, 2);
+  ExpectSame(Observed(Cpu(), model()), Observed(std::make_shared<BlindBackend>(backend), model()));
+  const std::map<std::string, std::string> expected = Files(Cpu(), 1);
+  const std::map<std::string, std::string> files = Files(std::make_shared<BlindBackend>(backend), 3);
+  ASSERT_EQ(expected.size(), files.size());
+  for (const auto& [name, text] : expected) EXPECT_TRUE(text == files.at(name)) << name;
+  EXPECT_NE(expected.at("protect").find("\"down_proj:b1:u4\""), std::string::npos);
+  ScaleCalibration awq;
+  awq.ctx = 70;
+  awq.windows = 2;
+  awq.method = ScaleMethod::kAwq;
+  ExpectInvalid([&] { CalibrateScales(awq, backend, model(), Ids(200)); }, {"experts", "smoothquant"});
+}
+
+// One expert is a dense linear: the same rows are sampled, and the same is found.
+TEST_P(CalibrateDevice, OneExpertIsADenseModel) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  UseOneExpert();
+  const std::vector<int32_t> ids = Ids(200);
+  LengthCalibration calibration;
+  calibration.windows = {70, 2, 2};
+  calibration.levels = {128, 48, 16};
+  calibration.budget = 0.4;
+  // gate_proj and up_proj are fitted together here, so a dense model of one bucket fits otherwise: nothing of them.
+  calibration.weights = {{"gate_proj", 0}, {"up_proj", 0}};
+  ScaleCalibration scales;
+  scales.ctx = 70;
+  scales.windows = 2;
+  const CalibratedLengths sparse = CalibrateLengths(calibration, backend, model(), ids);
+  const CalibratedLengths dense = CalibrateLengths(calibration, backend, dense_.path().string(), ids);
+  for (const char* op : {"q_proj", "o_proj", "down_proj", "gate_proj"}) {
+    const std::string key = std::string(op) + ":t0:l0";
+    EXPECT_EQ(sparse.table.buckets.at(key).metric_lo, dense.table.buckets.at(key).metric_lo) << op;
+    EXPECT_EQ(sparse.table.buckets.at(key).metric_hi, dense.table.buckets.at(key).metric_hi) << op;
+    EXPECT_EQ(sparse.fidelity.at(op).has_value(), true) << op;
+    if (std::string(op) != "gate_proj") {
+      EXPECT_EQ(sparse.fidelity.at(op), dense.fidelity.at(op)) << op;
+    }
+    EXPECT_EQ(sparse.table.buckets.at(key).thresholds, dense.table.buckets.at(key).thresholds) << op;
+  }
+  EXPECT_EQ(sparse.table.buckets.at("up_proj:t0:l0").thresholds, sparse.table.buckets.at("gate_proj:t0:l0").thresholds);
+  EXPECT_EQ(CalibrateScales(scales, backend, model(), ids),
+            CalibrateScales(scales, backend, dense_.path().string(), ids));
+}
+
+// Experts in the other order are the same model, whose pairs are all sampled here: each is multiplied by its own matrix.
+TEST_P(CalibrateDevice, ExpertsMayComeInAnyOrder) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  constexpr int64_t kExperts = 4;
+  UseExperts(kExperts, 2);
+  TempDir reversed;
+  WriteTinyModel(reversed.path(), Sparse(kExperts, 2), [&](std::vector<StoredTensor>& tensors) {
+    std::map<std::string, StoredTensor> by_name;
+    for (const StoredTensor& tensor : tensors) by_name[tensor.name] = tensor;
+    for (StoredTensor& tensor : tensors) {
+      const size_t at = tensor.name.find("experts.");
+      if (at != std::string::npos) {
+        std::string name = tensor.name;
+        name[at + 8] = static_cast<char>('0' + kExperts - 1 - (name[at + 8] - '0'));
+        tensor.bytes = by_name.at(name).bytes;
+      } else if (tensor.name.ends_with("mlp.gate.weight")) {
+        const size_t row = tensor.bytes.size() / kExperts;
+        for (size_t e = 0; e < kExperts; ++e) {
+          std::copy_n(by_name.at(tensor.name).bytes.begin() + static_cast<std::ptrdiff_t>((kExperts - 1 - e) * row),
+                      row, tensor.bytes.begin() + static_cast<std::ptrdiff_t>(e * row));
+        }
+      }
+    }
+  });
+  LengthCalibration calibration;
+  calibration.windows = {30, 2, 2};  // 60 pairs a call
+  calibration.levels = {128, 48, 16};
+  calibration.budget = 0.4;
+  const CalibratedLengths one = CalibrateLengths(calibration, backend, model(), Ids(100));
+  const CalibratedLengths other = CalibrateLengths(calibration, backend, reversed.path().string(), Ids(100));
+  for (const char* op : {"q_proj", "gate_proj", "down_proj"}) {
+    EXPECT_TRUE(one.fidelity.at(op).has_value()) << op;
+    EXPECT_NEAR(one.fidelity.at(op).value_or(0), other.fidelity.at(op).value_or(0), 1e-12) << op;
+    const std::string key = std::string(op) + ":t0:l0";
+    EXPECT_EQ(one.table.buckets.at(key).thresholds, other.table.buckets.at(key).thresholds) << op;
   }
 }
 

@@ -253,6 +253,50 @@ TEST_F(CostOfRun, RefusesCyclesOfExperts) {
   ExpectInvalid([&] { Run("preset=halved", {}, {}, {.array = ArrayShape{8, 8, 8, 0}}); }, {"--array", "expert"});
 }
 
+// Every (token, expert) pair counts, and its expert is the unit of a group.
+TEST_F(CostOfRun, LengthsOfExpertsAreThoseOfTheirPairs) {
+  TinyModel model;
+  model.config.architecture = FindArchitecture("qwen3_moe");
+  model.config.num_experts = 4;
+  model.config.num_experts_per_tok = 2;
+  model.config.moe_intermediate_size = 48;
+  model.config.sparse_layers = {true, true};
+  WriteTinyModel(scratch_.path(), model);
+  const std::string mp = Table("[128, 24]", R"({"thresholds": [0.5], "metric_lo": 0, "metric_hi": 5})",
+                               R"(, "protected_channels": {"stoc_len": 100, "indices": {"down_proj:b0:u1": [0, 9, 17],)"
+                               R"( "gate_proj:b1": [4], "o_proj:b0": [2]}})");
+  const CostOptions options{.tile_rows = {1, 7, 32}, .array = ArrayShape{16, 24, 20, 7}};
+  const ScCost cost = Run("preset=halved", {.mp = mp}, {}, options);
+  EXPECT_GT(cost.array().cycles, 0);
+  ASSERT_TRUE(cost.lengths_known());
+  EXPECT_EQ(ToText(cost.macs().sc),
+            std::to_string(2 * (kRows * (64 * (64 + 32 + 32 + 64) + 2 * 3 * 64 * 48) + 2 * 64 * kVisible)));
+  std::map<std::string, int> lengths;
+  for (const OperatorCost& op : cost.operators) {
+    for (const auto& [length, count] : op.macs_by_len) ++lengths[op.op + " " + std::to_string(length)];
+  }
+  EXPECT_EQ(lengths["down_proj 100"], 1);
+  EXPECT_EQ(lengths["gate_proj 100"], 1);
+  EXPECT_EQ(lengths["up_proj 100"], 0);
+  EXPECT_EQ(lengths["gate_proj 128"], 2);
+  EXPECT_EQ(lengths["gate_proj 24"], 2);
+  const auto whole = cost.ToJson(true);
+  EXPECT_EQ(Run("preset=halved", {.mp = mp}, {.pass_rows = 7}, options).ToJson(true), whole);
+  EXPECT_EQ(Run("preset=halved", {.mp = mp}, {.pass_rows = 5, .together = true}, options).ToJson(true), whole);
+  EXPECT_EQ(Run("preset=halved", {.mp = mp}, {.device = "cpu:2"}, options).ToJson(true), whole) << "layers";
+  EXPECT_EQ(
+      Run("preset=halved", {.mp = mp}, {.pass_rows = 9, .together = true, .device = "cpu:3", .by_rows = true}, options)
+          .ToJson(true),
+      whole)
+      << "rows";
+  // One length for all is the uniform run.
+  const std::string one = Table("[96, 32]", R"({"thresholds": [0], "metric_lo": 0, "metric_hi": 1})");
+  const ScCost mixed = Run("preset=halved", {.mp = one}, {});
+  const ScCost uniform = Run("stoc_len=96", {}, {});
+  EXPECT_EQ(mixed.mac_cycles(), uniform.mac_cycles());
+  EXPECT_EQ(mixed.by_op(), uniform.by_op());
+}
+
 TEST(Trace, CallsThatAreEqualCountAsOften) {
   TraceCall call;
   call.op = "q_proj";

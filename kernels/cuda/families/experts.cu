@@ -12,6 +12,7 @@
 #include "kernels/cuda/device/element.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/families/experts.h"
+#include "kernels/cuda/mixed/experts.h"
 #include "kernels/cuda/mixed/linear.h"
 #include "kernels/cuda/plain/product.h"
 #include "kernels/cuda/prologue/activations.h"
@@ -183,6 +184,19 @@ bool RunSc(DeviceContext& ctx, const ExpertLinearCall& call, const RowSource& so
   return false;
 }
 
+void RunGrouped(DeviceContext& ctx, const ExpertLinearCall& call, const MixedRows& input, const CudaExperts& experts,
+                const SlotArgs& slots, const SiteReporter& reporter) {
+  std::vector<const MixedWeight*> weights;
+  std::vector<const ScExtras*> extras;
+  for (size_t e = 0; e < static_cast<size_t>(experts.count()); ++e) {
+    weights.push_back(experts.at(e).mixed());
+    extras.push_back(experts.at(e).spec().extras.get());
+  }
+  const GroupedExperts grouped{
+      weights, extras, slots.chosen, call.chosen.numel(), slots.per_row, call.chosen.dim(1), call.fault_rows};
+  LaunchGroupedExperts(ctx, call.site, input, grouped, reporter, {slots.out, slots.out_stride, false});
+}
+
 // Integers, tables, lengths of rows and hardware that is not ideal, from f(x) as floats.
 void RunMixed(DeviceContext& ctx, const ExpertLinearCall& call, const RowSource& source, std::span<const size_t> places,
               const SiteReporter& reporter) {
@@ -197,6 +211,10 @@ void RunMixed(DeviceContext& ctx, const ExpertLinearCall& call, const RowSource&
   for (const size_t i : places) {
     const CudaExperts& experts = ExpertsAt(call, i);
     const SlotArgs slots = SlotsOf(call, i);
+    if (experts.is_grouped() || ctx.observer != nullptr) {
+      RunGrouped(ctx, call, input, experts, slots, reporter);
+      continue;
+    }
     const MixedExperts mixed{experts.first().mixed(), experts.first().spec().extras.get(),
                              static_cast<const ScWeightView*>(experts.views()), slots.chosen, slots.per_row};
     LaunchMixedExperts(ctx, input, mixed, reporter, {slots.out, slots.out_stride, false});
@@ -271,6 +289,14 @@ int64_t CudaExperts::bytes() const {
   return bytes;
 }
 
+bool CudaExperts::is_grouped() const {
+  return std::any_of(experts_.begin(), experts_.end(), [](const auto& expert) {
+    const MixedWeight* mixed = static_cast<const CudaLinear&>(*expert).mixed();
+    return mixed != nullptr &&
+           (!mixed->own.empty() || mixed->factors() != nullptr || !mixed->rest.lengths->view().alone());
+  });
+}
+
 std::unique_ptr<CudaExperts> MakeExperts(DeviceContext& ctx, std::vector<std::unique_ptr<LinearWeight>> experts) {
   const LinearSpec& spec = experts.front()->spec();
   if (spec.sc != nullptr && (spec.sc->config.granularity != ScGranularity::kPerRow || spec.sc->config.group_a != 1)) {
@@ -279,12 +305,6 @@ std::unique_ptr<CudaExperts> MakeExperts(DeviceContext& ctx, std::vector<std::un
         "granularity=per_row and group_a=1");
   }
   const MixedWeight* mixed = static_cast<const CudaLinear&>(*experts.front()).mixed();
-  if (mixed != nullptr &&
-      (!mixed->own.empty() || mixed->factors() != nullptr || !mixed->rest.lengths->view().alone())) {
-    throw InvalidInput(
-        "experts: protected channels, smoothing and lengths that depend on other rows are not implemented by the cuda "
-        "backend: give --device cpu");
-  }
   for (const auto& expert : experts) {
     if (spec.precision != Precision::kFp32) break;
     const DType dtype = static_cast<const CudaLinear&>(*expert).view<ExactWeightView>().dtype;

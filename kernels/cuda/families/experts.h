@@ -23,8 +23,12 @@ class CudaExperts final : public ExpertWeights {
   int64_t cols() const override { return experts_.front()->cols(); }
   int64_t bytes() const override;
   int64_t stream_bytes() const override { return experts_.front()->stream_bytes(); }
+  const CudaLinear& at(size_t expert) const { return static_cast<const CudaLinear&>(*experts_[expert]); }
   const CudaLinear& first() const { return static_cast<const CudaLinear&>(*experts_.front()); }
   const void* views() const { return views_.data(); }
+  // Whether slots are grouped by expert on the host (mixed/experts.h): matrices of experts that are no one shape, or
+  // operands that are their own.
+  bool is_grouped() const;
 
  private:
   std::vector<std::unique_ptr<LinearWeight>> experts_;

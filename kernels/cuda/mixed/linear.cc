@@ -18,8 +18,7 @@
 
 namespace stoch::cuda {
 
-void ShowLengths(DeviceContext& ctx, const OpSite& site, const MixedPart& part, const RowSlots& slots, int64_t rows,
-                 const std::string& op) {
+std::vector<int> ReadLengths(DeviceContext& ctx, const MixedPart& part, const RowSlots& slots, int64_t rows) {
   std::vector<uint8_t> host(static_cast<size_t>(rows * slots.per_row), 0);
   if (slots.slots != nullptr) {
     STOCH_CUDA(cudaMemcpyAsync(host.data(), slots.slots, host.size(), cudaMemcpyDeviceToHost, ctx.stream));
@@ -31,6 +30,12 @@ void ShowLengths(DeviceContext& ctx, const OpSite& site, const MixedPart& part, 
     const ScOperatorPtr& one = part.operators[slot];
     lengths.push_back(one == nullptr ? 0 : one->config.stoc_len);
   }
+  return lengths;
+}
+
+void ShowLengths(DeviceContext& ctx, const OpSite& site, const MixedPart& part, const RowSlots& slots, int64_t rows,
+                 const std::string& op) {
+  const std::vector<int> lengths = ReadLengths(ctx, part, slots, rows);
   ScLengthRecord record;
   record.site = site;
   record.op = op;
@@ -158,9 +163,9 @@ void RunPart(DeviceContext& ctx, const MixedRows& input, const MixedPart& part, 
 // Slots of the rest are `forced`, or those of its rule; its rows go by `route`.
 void Run(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const MixedWeight& weight,
          const ScExtras* extras, LinearRoute route, const RowSlots* forced, const SiteReporter& reporter,
-         const LinearOutput& out) {
+         const LinearOutput& out, bool may_show = true) {
   const ScLengthRule* rule = extras == nullptr ? nullptr : extras->lengths.get();
-  const bool shows = ctx.observer != nullptr && extras != nullptr;
+  const bool shows = may_show && ctx.observer != nullptr && extras != nullptr;
   const ScSite site_of_faults = extras == nullptr ? ScSite{} : extras->site;
   Scratch scratch(ctx.workspace);
   const bool both = !weight.rest.empty() && !weight.own.empty();
@@ -185,6 +190,12 @@ void Run(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const M
 void LaunchMixedRows(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const MixedTask& task,
                      LinearRoute route, const SiteReporter& reporter) {
   Run(ctx, site, input, *task.weight, task.spec->extras.get(), route, nullptr, reporter, task.out);
+}
+
+void LaunchMixedProduct(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const MixedWeight& weight,
+                        const ScExtras* extras, const RowSlots* slots, const SiteReporter& reporter,
+                        const LinearOutput& out) {
+  Run(ctx, site, input, weight, extras, LinearRoute::kMixedGeneric, slots, reporter, out, false);
 }
 
 void LaunchMixedExperts(DeviceContext& ctx, const MixedRows& input, const MixedExperts& experts,

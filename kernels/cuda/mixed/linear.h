@@ -19,6 +19,11 @@ namespace stoch::cuda {
 void LaunchMixedRows(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const MixedTask& task,
                      LinearRoute route, const SiteReporter& reporter);
 
+// out = or += f @ w^T, one product at a time, rows of the rest at `slots` where it has a rule. Shows nothing.
+void LaunchMixedProduct(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const MixedWeight& weight,
+                        const ScExtras* extras, const RowSlots* slots, const SiteReporter& reporter,
+                        const LinearOutput& out);
+
 // The experts that slots of a row chose, which share the operators, the lengths and the dimensions of `first`.
 struct MixedExperts {
   const MixedWeight* first = nullptr;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/cuda/sc/format/lengths.h"
@@ -11,6 +12,8 @@
 
 namespace stoch::cuda {
 
+// [rows][slots.per_row], cycles. Waits for the device.
+std::vector<int> ReadLengths(DeviceContext& ctx, const MixedPart& part, const RowSlots& slots, int64_t rows);
 // Shows the observer of `ctx` the lengths of `rows` rows. Waits for the device.
 void ShowLengths(DeviceContext& ctx, const OpSite& site, const MixedPart& part, const RowSlots& slots, int64_t rows,
                  const std::string& op);

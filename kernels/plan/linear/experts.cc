@@ -62,6 +62,17 @@ bool CanGroup(const GpuTraits& gpu, const ScTraits& sc, const ExpertShape& shape
          shape.rows >= kGroupedRows && shape.slots() >= kGroupedSlots * shape.experts;
 }
 
+// Scratch of slots that the host groups (mixed/experts.h), as it does wherever it may: up to 16 of a row, each with its
+// place, its row of faults and, by chunk, its metric and its length.
+int64_t GroupedBytes(const LinearSpec& spec, int64_t in_features, int64_t rows) {
+  const ScExtras* extras = spec.extras.get();
+  if (extras == nullptr || (extras->lengths == nullptr && extras->smooth.empty())) return 0;
+  constexpr int64_t kSlots = 16, kPlaceBytes = 2 * sizeof(int32_t) + sizeof(uint64_t);
+  const int64_t chunks = MakeScDims(in_features, spec.sc->config.chunk_d).chunks;
+  // Rows and outputs, and outputs of the channels that are not protected.
+  return 2 * kGroupedRowBytes + rows * kSlots * (kPlaceBytes + chunks * (kFloat + 1));
+}
+
 int64_t QuantizeBytes(const ScTraits& sc, int64_t in_features, int64_t rows) {
   constexpr int64_t kExtremesBytes = 12;  // Extremes of kernels/cuda/device/reduce.cuh
   const ScDims dims = MakeScDims(in_features, sc.chunk_d);
@@ -145,7 +156,9 @@ int64_t ExpertScratchBytes(const GpuTraits& gpu, const LinearSpec& spec, int64_t
   constexpr int64_t kColumns = int64_t{kDotLanes} * 8;  // that rows of floats are padded to at most
   int64_t bytes = kParts * ScratchLayout::kAlignment;
   if (spec.precision != Precision::kSc) return bytes + max_rows * (in_features + kColumns) * kFloat;
-  if (NeedsMixed(spec)) return bytes + MixedPartBytes(*spec.sc, max_rows, in_features);
+  if (NeedsMixed(spec)) {
+    return bytes + MixedPartBytes(*spec.sc, max_rows, in_features) + GroupedBytes(spec, in_features, max_rows);
+  }
   const ScTraits sc = MakeScTraits(*spec.sc);
   return bytes + QuantizeBytes(sc, in_features, max_rows) + ExpertLaunchBytes(gpu, sc, in_features, max_rows);
 }

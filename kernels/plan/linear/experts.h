@@ -56,6 +56,9 @@ int64_t ExpertScratchBytes(const GpuTraits& gpu, const LinearSpec& spec, int64_t
 // Those of a launch of SC alone.
 int64_t ExpertLaunchBytes(const GpuTraits& gpu, const ScTraits& sc, int64_t in_features, int64_t max_rows);
 
+// Rows, and their outputs, that are gathered for an expert at a time where the host groups slots (mixed/experts.h).
+inline constexpr int64_t kGroupedRowBytes = int64_t{32} << 20;
+
 inline constexpr int64_t kExpertNormBytes = 256 * 4;  // lanes of a second row's norm
 inline constexpr int64_t kExpertTaskBytes = 16;
 
