@@ -18,11 +18,22 @@ struct ByteTable {
   // Arguments as Simd::sc_block.
   static void Block(const ScTable& table, const ScLeft* left, int64_t num_left, int64_t first_dim, int64_t dims,
                     const uint8_t* blocks, int64_t block_stride, int64_t num_blocks, int32_t* acc) {
-    if (table.bytes == nullptr) {  // codes of 256 levels, signs in the table
-      ScalarSimd().sc_block(table, left, num_left, first_dim, dims, blocks, block_stride, num_blocks, acc);
-      return;
+    switch (table.form()) {
+      case ScForm::kCounts:  // codes of 256 levels, signs in the table
+        return ScalarSimd().sc_block(table, left, num_left, first_dim, dims, blocks, block_stride, num_blocks, acc);
+      case ScForm::kAverages:
+        return TwoLookups<V, AverageForm<V>>::Block(table.averages, left, num_left, dims, blocks, block_stride,
+                                                    num_blocks, acc);
+      case ScForm::kStairs:
+        return TwoLookups<V, StairForm<V>>::Block(table.stairs, left, num_left, dims, blocks, block_stride, num_blocks,
+                                                  acc);
+      case ScForm::kBytes: return Bytes(table, left, num_left, dims, blocks, block_stride, num_blocks, acc);
     }
-    if (TakesTwoLookups<V>(table, left, num_left, dims, blocks, block_stride, num_blocks, acc)) return;
+  }
+
+ private:
+  static void Bytes(const ScTable& table, const ScLeft* left, int64_t num_left, int64_t dims, const uint8_t* blocks,
+                    int64_t block_stride, int64_t num_blocks, int32_t* acc) {
     constexpr int64_t kSegment = TwoLookups<V, StairForm<V>>::kSegment;
     for (int64_t t = 0; t < num_left; ++t) {
       for (int64_t b = 0; b < num_blocks; ++b, acc += kBlockRows) {
@@ -35,7 +46,6 @@ struct ByteTable {
     }
   }
 
- private:
   // Adds 256 * sign for every count of 256, which the byte table holds as 0.
   static void AddWide(const ScTable& table, const ScLeft& left, const uint8_t* block, int32_t* acc) {
     for (int64_t n = 0; n < left.num_wide; ++n) {

@@ -72,8 +72,17 @@ struct Avx512Bw {
 
 void ScBlockBw(const ScTable& table, const ScLeft* left, int64_t num_left, int64_t first_dim, int64_t dims,
                const uint8_t* blocks, int64_t block_stride, int64_t num_blocks, int32_t* acc) {
-  if (TakesTwoLookups<Avx512Bw>(table, left, num_left, dims, blocks, block_stride, num_blocks, acc)) return;
-  Avx2Simd().sc_block(table, left, num_left, first_dim, dims, blocks, block_stride, num_blocks, acc);
+  switch (table.form()) {
+    case ScForm::kAverages:
+      return TwoLookups<Avx512Bw, AverageForm<Avx512Bw>>::Block(table.averages, left, num_left, dims, blocks,
+                                                                block_stride, num_blocks, acc);
+    case ScForm::kStairs:
+      return TwoLookups<Avx512Bw, StairForm<Avx512Bw>>::Block(table.stairs, left, num_left, dims, blocks, block_stride,
+                                                              num_blocks, acc);
+    case ScForm::kCounts:
+    case ScForm::kBytes:
+      return Avx2Simd().sc_block(table, left, num_left, first_dim, dims, blocks, block_stride, num_blocks, acc);
+  }
 }
 
 }  // namespace stoch::cpu::avx512

@@ -20,6 +20,8 @@ namespace stoch::cpu {
 // Stairs, where a row rises by at most 1 within every 8 levels: first[level / 8] + popcount(second[level / 8] & mask),
 // mask = (1 << level % 8) - 1: the count at levels 0, 8, 16, ..., and bit j says whether level 8 * group + j + 1 has one
 // more than the level before.
+enum class ScForm : uint8_t { kCounts, kBytes, kStairs, kAverages };
+
 struct ScTable {  // plain pointers, for the kernels
   static constexpr int64_t kRowBytes = 128;
   static constexpr int64_t kPairBytes = 32;
@@ -36,6 +38,12 @@ struct ScTable {  // plain pointers, for the kernels
   const uint8_t* wide_bytes = nullptr;  // [wide rows][128]
   const uint8_t* averages = nullptr;    // [masks][levels][32], null unless every row of the operator has the form
   const uint8_t* stairs = nullptr;      // the same; null where there are averages, which take less time
+
+  // The fastest form that the table has, for instruction sets whose look-ups are of 16 entries.
+  ScForm form() const {
+    if (bytes == nullptr) return ScForm::kCounts;
+    return averages != nullptr ? ScForm::kAverages : stairs != nullptr ? ScForm::kStairs : ScForm::kBytes;
+  }
 };
 
 }  // namespace stoch::cpu

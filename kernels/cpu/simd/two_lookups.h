@@ -231,17 +231,4 @@ struct TwoLookups {
   }
 };
 
-// Simd::sc_block by the table's rows of 32 bytes; false where it has none.
-template <typename V>
-bool TakesTwoLookups(const ScTable& table, const ScLeft* left, int64_t num_left, int64_t dims, const uint8_t* blocks,
-                     int64_t block_stride, int64_t num_blocks, int32_t* acc) {
-  if (table.averages != nullptr) {
-    TwoLookups<V, AverageForm<V>>::Block(table.averages, left, num_left, dims, blocks, block_stride, num_blocks, acc);
-    return true;
-  }
-  if (table.stairs == nullptr) return false;
-  TwoLookups<V, StairForm<V>>::Block(table.stairs, left, num_left, dims, blocks, block_stride, num_blocks, acc);
-  return true;
-}
-
 }  // namespace stoch::cpu

@@ -26,9 +26,41 @@ namespace stoch::cuda {
 namespace attention_row {
 namespace {
 
+template <Phase kPhase>
+using ArgsOf = std::conditional_t<IsMixed(kPhase), MixedRowArgs, RowArgs>;
+
+// The second half of a row: its probabilities, codes of which and sums over values become the output; of kHeadMax, the
+// largest of them alone. av_tables: [slots] of lengths per row, in shared memory. q_vector: row * heads + head.
+template <int kSlots, Phase kPhase, int kBlocks, int kValueGroups>
+__device__ __forceinline__ void FinishRow(const ArgsOf<kPhase>& args, RowBlock<kSlots, kPhase>& b, Probabilities p,
+                                          const ByteTable* av_tables, int64_t q_vector,
+                                          ValueWords<kSlots> (&v_words)[kValueGroups]) {
+  using Block = RowBlock<kSlots, kPhase>;
+  const int64_t window_head = static_cast<int64_t>(b.info.sequence) * b.a.num_heads + b.head;
+  if constexpr (kPhase == Phase::kHeadOutput) p.largest = args.window.p_heads[window_head];
+  if constexpr (Block::kMixed) {
+    const LengthView& of_p = args.av_lengths;
+    const uint8_t slot = of_p.has_rule ? SlotOfLevel(of_p, FixedLevel(of_p, p.metric), 0) : uint8_t{0};
+    if (b.tid == 0 && b.rank == 0 && args.p_slots != nullptr) args.p_slots[q_vector] = slot;
+    b.own_av = Block::TablesOf(args.av, av_tables[slot]);
+  }
+  if constexpr (kPhase == Phase::kHeadMax) {
+    if (b.tid == 0 && b.rank == 0) {
+      // Not negative: ordered as integers.
+      atomicMax(reinterpret_cast<int*>(args.window.p_heads + window_head), static_cast<int>(FloatToBits(p.largest)));
+    }
+  } else {
+    const float p_scale = BipolarScale(p.largest, args.av.q_max);
+    Values<kSlots, kPhase, kBlocks>(b, p, p_scale, v_words);
+    if constexpr (kPhase == Phase::kPosted) {
+      if (b.rank == 0) ClearRow(args.posted.out, b.head, b.a.num_heads);
+    }
+    WriteOutput(b, p_scale);
+  }
+}
+
 template <int kSlots, Phase kPhase, int kBlocks>
-__global__ void __launch_bounds__(kThreads, kBlocks)
-    ScRowKernel(const std::conditional_t<IsMixed(kPhase), MixedRowArgs, RowArgs> args) {
+__global__ void __launch_bounds__(kThreads, kBlocks) ScRowKernel(const ArgsOf<kPhase> args) {
   using Block = RowBlock<kSlots, kPhase>;
   constexpr bool kCrowded = Density<kSlots, kBlocks>::kCrowded;
   constexpr int kBatchTiles = Density<kSlots, kBlocks>::kBatchTiles;
@@ -114,29 +146,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const float score = Scores(b, q, k_words);
   // Not before: what the next kernel loads ahead would come before keys and values.
   if constexpr (kPosted) StartNext();
-  Probabilities p = b.solo ? SoloSoftmax(b, score) : DeepSoftmax(b);
+  const Probabilities p = b.solo ? SoloSoftmax(b, score) : DeepSoftmax(b);
   if (b.tid == 0 && !IsFinite(p.sum)) b.a.reporter.Report();
-  const int64_t window_head = static_cast<int64_t>(b.info.sequence) * b.a.num_heads + b.head;
-  if constexpr (kPhase == Phase::kHeadOutput) p.largest = args.window.p_heads[window_head];
-  if constexpr (kMixed) {
-    const LengthView& of_p = args.av_lengths;
-    const uint8_t slot = of_p.has_rule ? SlotOfLevel(of_p, FixedLevel(of_p, p.metric), 0) : uint8_t{0};
-    if (b.tid == 0 && b.rank == 0 && args.p_slots != nullptr) args.p_slots[q_vector] = slot;
-    b.own_av = Block::TablesOf(args.av, av_tables[slot]);
-  }
-  if constexpr (kPhase == Phase::kHeadMax) {
-    if (b.tid == 0 && b.rank == 0) {
-      // Not negative: ordered as integers.
-      atomicMax(reinterpret_cast<int*>(args.window.p_heads + window_head), static_cast<int>(FloatToBits(p.largest)));
-    }
-  } else {
-    const float p_scale = BipolarScale(p.largest, args.av.q_max);
-    Values<kSlots, kPhase, kBlocks>(b, p, p_scale, v_words);
-    if constexpr (kPosted) {
-      if (b.rank == 0) ClearRow(args.posted.out, b.head, b.a.num_heads);
-    }
-    WriteOutput(b, p_scale);
-  }
+  FinishRow<kSlots, kPhase, kBlocks>(args, b, p, av_tables, q_vector, v_words);
 }
 
 static_assert(kFixedBytes + kStageRows * kRowBytes == kScRowFixedBytes);

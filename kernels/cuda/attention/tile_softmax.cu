@@ -157,6 +157,38 @@ __device__ __forceinline__ float4 Weights(const SoftmaxRow& row, const float4& e
   return p;
 }
 
+// Levels of the row's weights from position `begin` on, zeros from its length up to `padded`. own: what this lane kept of
+// every step, exponentials (kHeadOutput) or weights; nullptr: they are computed again.
+template <Phase kPhase>
+__device__ __forceinline__ void WriteLevels(const TileArgs& args, const SoftmaxRow& row, const float4* own,
+                                            float largest, float sum, float p_scale, int begin, int padded,
+                                            PackedWord* to) {
+  const uint8_t* last_column = args.av.counts8 + args.av.levels - 1;  // counts every one of a stream
+  for (int t = begin + static_cast<int>(threadIdx.x & 31) * 4; t < padded; t += kStep) {
+    PackedWord word{0, 0};
+    if (t < row.length) {
+      float4 p;
+      if (own == nullptr) {
+        p = Weights<kPhase>(row, ExpOf(row.Scores(t), largest), sum, t);
+      } else {
+        p = own[(t - begin) / kStep * 32];
+        if constexpr (kPhase == Phase::kHeadOutput) p = Weights<kPhase>(row, p, sum, t);
+      }
+      const float values[4] = {p.x, p.y, p.z, p.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int level = BipolarLevel(values[i], p_scale, args.av.q_max);
+        if (level == 0) continue;
+        const int table_row = ((t + i) & (args.av.masks - 1)) * args.av.levels + level;
+        const uint32_t ones = last_column[table_row * args.av.levels];
+        word.x |= static_cast<uint32_t>(level) << (8 * i);
+        word.y |= ((0u - ones) & 0xff) << (8 * i);
+      }
+    }
+    to[t / 4] = word;
+  }
+}
+
 template <Phase kPhase>
 __global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const TileArgs args, int kept_floats) {
   extern __shared__ float4 kept[];
@@ -246,30 +278,7 @@ __global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const Ti
 
   const float p_scale = BipolarScale(p_max, args.av.q_max);
   if (lane == 0) args.scratch.p_scales[row_index] = p_scale;
-  const uint8_t* last_column = args.av.counts8 + args.av.levels - 1;  // counts every one of a stream
-  for (int t = begin + lane * 4; t < padded; t += kStep) {
-    PackedWord word{0, 0};
-    if (t < row.length) {
-      float4 p;
-      if (own == nullptr) {
-        p = Weights<kPhase>(row, ExpOf(row.Scores(t), largest), sum, t);
-      } else {
-        p = own[(t - begin) / kStep * 32];
-        if constexpr (kPhase == Phase::kHeadOutput) p = Weights<kPhase>(row, p, sum, t);
-      }
-      const float values[4] = {p.x, p.y, p.z, p.w};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int level = BipolarLevel(values[i], p_scale, args.av.q_max);
-        if (level == 0) continue;
-        const int table_row = ((t + i) & (args.av.masks - 1)) * args.av.levels + level;
-        const uint32_t ones = last_column[table_row * args.av.levels];
-        word.x |= static_cast<uint32_t>(level) << (8 * i);
-        word.y |= ((0u - ones) & 0xff) << (8 * i);
-      }
-    }
-    to[t / 4] = word;
-  }
+  WriteLevels<kPhase>(args, row, own, largest, sum, p_scale, begin, padded, to);
 }
 
 template <Phase kPhase>

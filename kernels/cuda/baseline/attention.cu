@@ -57,54 +57,32 @@ __device__ void LoadKeys(const AttentionArgs& a, const int32_t* pages, int kv_he
   CommitCopies();
 }
 
+// A lane's part of 16 query rows from `first_row` on, and its largest score, sum and output so far: of rows lane / 4 and
+// lane / 4 + 8.
 template <int kHeadDim>
-__global__ void __launch_bounds__(kThreads) HalfTileKernel(const AttentionArgs a, const QueryTile* tiles) {
-  extern __shared__ __half shared[];  // [2][k, v][kKeys][kHeadDim]
-  constexpr int kTileBytes = kKeys * kHeadDim * 2;
-  const int lane = static_cast<int>(threadIdx.x & 31);
-  const int warp = static_cast<int>(threadIdx.x >> 5);
-  const int head = static_cast<int>(blockIdx.x);
-  const int kv_head = head / a.group;
-  const QueryTile tile = tiles[blockIdx.y];
-  const int32_t* pages = a.pass.pages + static_cast<int64_t>(tile.sequence) * a.pass.max_pages;
-  const int length = tile.start_position + tile.num_rows;
-  const int steps = (length + kKeys - 1) / kKeys;
-  const uint32_t base = SharedAddress(shared);
-  const int first_step = FirstSeen(a, tile.start_position) / kKeys;
-  LoadKeys<kHeadDim>(a, pages, kv_head, first_step * kKeys, length, base + first_step % 2 * 2 * kTileBytes,
-                     base + first_step % 2 * 2 * kTileBytes + kTileBytes);
-
-  // This lane's two query rows, scaled so that weights are powers of two.
-  const int tile_row = warp * 16 + (lane >> 2);
+struct OnlineRows {
   uint32_t q[kHeadDim / 16][4];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = tile.first_row + min(tile_row + half * 8, tile.num_rows - 1);
-    const float* from = a.q + row * a.q_stride + static_cast<int64_t>(head) * kHeadDim + (lane & 3) * 2;
-    const float scale = a.inv_sqrt * kLog2E;
-#pragma unroll
-    for (int k = 0; k < kHeadDim / 16; ++k) {
-      q[k][half] = PackHalves(from[k * 16] * scale, from[k * 16 + 1] * scale);
-      q[k][half + 2] = PackHalves(from[k * 16 + 8] * scale, from[k * 16 + 9] * scale);
-    }
-  }
   float out[kHeadDim / 8][4] = {};
   float largest[2] = {-1e30f, -1e30f};
   float sum[2] = {};
 
-  for (int step = first_step; step < steps; ++step) {
-    const uint32_t k_tile = base + static_cast<uint32_t>((step & 1) * 2 * kTileBytes);
-    const uint32_t v_tile = k_tile + kTileBytes;
-    if (step + 1 < steps) {
-      const uint32_t next = base + static_cast<uint32_t>(((step + 1) & 1) * 2 * kTileBytes);
-      LoadKeys<kHeadDim>(a, pages, kv_head, (step + 1) * kKeys, length, next, next + kTileBytes);
-      WaitForCopies<1>();
-    } else {
-      WaitForCopies<0>();
+  // Scaled so that weights are powers of two.
+  __device__ __forceinline__ void Load(const AttentionArgs& a, const QueryTile& tile, int head, int tile_row,
+                                       int lane) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = tile.first_row + min(tile_row + half * 8, tile.num_rows - 1);
+      const float* from = a.q + row * a.q_stride + static_cast<int64_t>(head) * kHeadDim + (lane & 3) * 2;
+      const float scale = a.inv_sqrt * kLog2E;
+#pragma unroll
+      for (int k = 0; k < kHeadDim / 16; ++k) {
+        q[k][half] = PackHalves(from[k * 16] * scale, from[k * 16 + 1] * scale);
+        q[k][half + 2] = PackHalves(from[k * 16 + 8] * scale, from[k * 16 + 9] * scale);
+      }
     }
-    __syncthreads();
+  }
 
-    float scores[kKeys / 8][4] = {};
+  __device__ __forceinline__ void Scores(uint32_t k_tile, int lane, float (&scores)[kKeys / 8][4]) const {
 #pragma unroll
     for (int k = 0; k < kHeadDim / 16; ++k) {
 #pragma unroll
@@ -115,17 +93,10 @@ __global__ void __launch_bounds__(kThreads) HalfTileKernel(const AttentionArgs a
         HalfMma(scores[2 * n + 1], q[k], b[2], b[3]);
       }
     }
-    if ((step + 1) * kKeys > tile.start_position || step * kKeys < FirstSeen(a, tile.start_position + kQueryTile - 1)) {
-#pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int key = step * kKeys + n * 8 + (lane & 3) * 2 + (i & 1);
-          const int position = tile.start_position + tile_row + (i >> 1) * 8;
-          if (key > position || key < FirstSeen(a, position)) scores[n][i] = -1e30f;
-        }
-      }
-    }
+  }
+
+  // Scores become weights; what was summed so far is scaled to the new largest.
+  __device__ __forceinline__ void Softmax(float (&scores)[kKeys / 8][4]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float top = largest[half];
@@ -148,12 +119,15 @@ __global__ void __launch_bounds__(kThreads) HalfTileKernel(const AttentionArgs a
         sum[half] += scores[n][2 * half] + scores[n][2 * half + 1];
       }
     }
+  }
+
+  __device__ __forceinline__ void AddValues(uint32_t v_tile, int lane, const float (&weights)[kKeys / 8][4]) {
 #pragma unroll
     for (int k = 0; k < kKeys / 16; ++k) {
-      const uint32_t p[4] = {PackHalves(scores[2 * k][0], scores[2 * k][1]),
-                             PackHalves(scores[2 * k][2], scores[2 * k][3]),
-                             PackHalves(scores[2 * k + 1][0], scores[2 * k + 1][1]),
-                             PackHalves(scores[2 * k + 1][2], scores[2 * k + 1][3])};
+      const uint32_t p[4] = {PackHalves(weights[2 * k][0], weights[2 * k][1]),
+                             PackHalves(weights[2 * k][2], weights[2 * k][3]),
+                             PackHalves(weights[2 * k + 1][0], weights[2 * k + 1][1]),
+                             PackHalves(weights[2 * k + 1][2], weights[2 * k + 1][3])};
 #pragma unroll
       for (int n = 0; n < kHeadDim / 16; ++n) {
         uint32_t b[4];
@@ -162,23 +136,80 @@ __global__ void __launch_bounds__(kThreads) HalfTileKernel(const AttentionArgs a
         HalfMma(out[2 * n + 1], p, b[2], b[3]);
       }
     }
+  }
+
+  __device__ __forceinline__ void Write(const AttentionArgs& a, const QueryTile& tile, int head, int tile_row,
+                                        int lane) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float total = sum[half];
+      total += __shfl_xor_sync(0xffffffffu, total, 1);
+      total += __shfl_xor_sync(0xffffffffu, total, 2);
+      const int row = tile_row + half * 8;
+      if (row >= tile.num_rows) continue;
+      float* to =
+          a.out + (tile.first_row + row) * a.out_stride + static_cast<int64_t>(head) * kHeadDim + (lane & 3) * 2;
+#pragma unroll
+      for (int n = 0; n < kHeadDim / 8; ++n) {
+        to[n * 8] = out[n][2 * half] / total;
+        to[n * 8 + 1] = out[n][2 * half + 1] / total;
+      }
+    }
+  }
+};
+
+template <int kHeadDim>
+__global__ void __launch_bounds__(kThreads) HalfTileKernel(const AttentionArgs a, const QueryTile* tiles) {
+  extern __shared__ __half shared[];  // [2][k, v][kKeys][kHeadDim]
+  constexpr int kTileBytes = kKeys * kHeadDim * 2;
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  const int warp = static_cast<int>(threadIdx.x >> 5);
+  const int head = static_cast<int>(blockIdx.x);
+  const int kv_head = head / a.group;
+  const QueryTile tile = tiles[blockIdx.y];
+  const int32_t* pages = a.pass.pages + static_cast<int64_t>(tile.sequence) * a.pass.max_pages;
+  const int length = tile.start_position + tile.num_rows;
+  const int steps = (length + kKeys - 1) / kKeys;
+  const uint32_t base = SharedAddress(shared);
+  const int first_step = FirstSeen(a, tile.start_position) / kKeys;
+  LoadKeys<kHeadDim>(a, pages, kv_head, first_step * kKeys, length, base + first_step % 2 * 2 * kTileBytes,
+                     base + first_step % 2 * 2 * kTileBytes + kTileBytes);
+
+  const int tile_row = warp * 16 + (lane >> 2);
+  OnlineRows<kHeadDim> rows;
+  rows.Load(a, tile, head, tile_row, lane);
+
+  for (int step = first_step; step < steps; ++step) {
+    const uint32_t k_tile = base + static_cast<uint32_t>((step & 1) * 2 * kTileBytes);
+    const uint32_t v_tile = k_tile + kTileBytes;
+    if (step + 1 < steps) {
+      const uint32_t next = base + static_cast<uint32_t>(((step + 1) & 1) * 2 * kTileBytes);
+      LoadKeys<kHeadDim>(a, pages, kv_head, (step + 1) * kKeys, length, next, next + kTileBytes);
+      WaitForCopies<1>();
+    } else {
+      WaitForCopies<0>();
+    }
+    __syncthreads();
+
+    float scores[kKeys / 8][4] = {};
+    rows.Scores(k_tile, lane, scores);
+    if ((step + 1) * kKeys > tile.start_position || step * kKeys < FirstSeen(a, tile.start_position + kQueryTile - 1)) {
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int key = step * kKeys + n * 8 + (lane & 3) * 2 + (i & 1);
+          const int position = tile.start_position + tile_row + (i >> 1) * 8;
+          if (key > position || key < FirstSeen(a, position)) scores[n][i] = -1e30f;
+        }
+      }
+    }
+    rows.Softmax(scores);
+    rows.AddValues(v_tile, lane, scores);
     __syncthreads();
   }
 
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float total = sum[half];
-    total += __shfl_xor_sync(0xffffffffu, total, 1);
-    total += __shfl_xor_sync(0xffffffffu, total, 2);
-    const int row = tile_row + half * 8;
-    if (row >= tile.num_rows) continue;
-    float* to = a.out + (tile.first_row + row) * a.out_stride + static_cast<int64_t>(head) * kHeadDim + (lane & 3) * 2;
-#pragma unroll
-    for (int n = 0; n < kHeadDim / 8; ++n) {
-      to[n * 8] = out[n][2 * half] / total;
-      to[n * 8 + 1] = out[n][2 * half + 1] / total;
-    }
-  }
+  rows.Write(a, tile, head, tile_row, lane);
 }
 
 template <int kHeadDim>

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/comm/device_group.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -46,6 +48,19 @@ GatherColumns ColumnsOf(const SiteReporter& reporter, const AllGatherCall& call,
   columns.rows = plan.rows;
   columns.cols = plan.cols_of(i);
   return columns;
+}
+
+bool IsAligned(const TensorView& rows) {
+  return reinterpret_cast<uintptr_t>(rows.data) % sizeof(float4) == 0 && (rows.dim(0) <= 1 || rows.step(0) % 4 == 0);
+}
+
+GatherShape ShapeOf(const AllGatherCall& call, const GatherPlan& plan, size_t devices, bool is_recorded) {
+  bool vectors = std::all_of(call.to.begin(), call.to.end(), IsAligned);
+  for (size_t i = 0; i < devices; ++i) {
+    vectors = vectors && plan.begin[i] % 4 == 0 && plan.cols_of(i) % 4 == 0 && IsAligned(call.from[i]) &&
+              (!HasSecondOperand(call) || IsAligned(call.from2[i]));
+  }
+  return {plan.rows, plan.widest(), vectors, call.to.size() == devices, is_recorded};
 }
 
 // Whether CUDA_LAUNCH_BLOCKING=1 is set: CUDA's switch for debuggers, and for tools that run one kernel at a time. The
@@ -107,7 +122,7 @@ void DeviceGroup::Announce(const DeviceContext& ctx, const AllGatherCall& call) 
     // Nobody posts before all rows are clear.
     for (size_t i = 0; i < contexts_.size(); ++i) {
       DeviceGuard guard(contexts_[i]->device);
-      LaunchDirectGather(*contexts_[i], Mail(i, call.site), 1);
+      LaunchDirectGather(*contexts_[i], Mail(i, call.site), {});
     }
   }
   for (size_t i = 0; i < contexts_.size(); ++i) {
@@ -147,7 +162,7 @@ void DeviceGroup::KeepUnreadOutputs(const AllGatherCall& call) {
   if (safe) return;
   for (size_t i = 0; i < contexts_.size(); ++i) {
     DeviceGuard guard(contexts_[i]->device);
-    LaunchDirectGather(*contexts_[i], Mail(i, call.site), 1);
+    LaunchDirectGather(*contexts_[i], Mail(i, call.site), {});
   }
 }
 
@@ -180,7 +195,9 @@ void DeviceGroup::JoinStreams() {
 
 void DeviceGroup::GatherDirect(const AllGatherCall& call, const GatherPlan& plan) {
   const bool recording = IsRecording();
-  if (recording && GatherPackets(call, plan)) {
+  const GatherLaunch launch = PlanGather(ShapeOf(call, plan, contexts_.size(), recording));
+  if (launch.route == GatherRoute::kPackets) {
+    GatherPackets(call, plan, launch.blocks);
     last_outputs_ = call.to;
     return;
   }
@@ -189,7 +206,6 @@ void DeviceGroup::GatherDirect(const AllGatherCall& call, const GatherPlan& plan
   } else {
     JoinStreams();
   }
-  const int blocks = GatherBlocks(plan.rows * plan.widest());
   for (size_t i = 0; i < contexts_.size(); ++i) {
     DirectGather part = Mail(i, call.site);
     part.waits = recording;
@@ -203,14 +219,12 @@ void DeviceGroup::GatherDirect(const AllGatherCall& call, const GatherPlan& plan
       }
     }
     DeviceGuard guard(contexts_[i]->device);
-    LaunchDirectGather(*contexts_[i], part, blocks);
+    LaunchDirectGather(*contexts_[i], part, launch);
   }
   if (!recording) JoinStreams();
 }
 
-bool DeviceGroup::GatherPackets(const AllGatherCall& call, const GatherPlan& plan) {
-  const int blocks = PacketBlocks(plan.rows * plan.widest());
-  std::vector<PacketGather> parts;
+void DeviceGroup::GatherPackets(const AllGatherCall& call, const GatherPlan& plan, int blocks) {
   for (size_t i = 0; i < contexts_.size(); ++i) {
     PacketGather part;
     part.columns = ColumnsOf(contexts_[i]->Reporter(call.site), call, plan, i);
@@ -229,14 +243,9 @@ bool DeviceGroup::GatherPackets(const AllGatherCall& call, const GatherPlan& pla
       part.to_stride = to.step(0);
       part.in_place = IsInPlace(call, plan, i, to);
     }
-    if (!TakesPackets(part, blocks)) return false;
-    parts.push_back(part);
-  }
-  for (size_t i = 0; i < contexts_.size(); ++i) {
     DeviceGuard guard(contexts_[i]->device);
-    LaunchPacketGather(*contexts_[i], parts[i], blocks);
+    LaunchPacketGather(*contexts_[i], part, blocks);
   }
-  return true;
 }
 
 void DeviceGroup::GatherThroughNccl(const AllGatherCall& call, const GatherPlan& plan) {

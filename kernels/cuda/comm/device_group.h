@@ -58,8 +58,8 @@ class DeviceGroup {
   void MakeMailboxes();
   DirectGather Mail(size_t rank, const OpSite& site) const;  // an exchange of no columns: all wait for all
   void GatherDirect(const AllGatherCall& call, const GatherPlan& plan);
-  // An exchange of few numbers while a graph is recorded; false, and nothing, where that does not fit.
-  bool GatherPackets(const AllGatherCall& call, const GatherPlan& plan);
+  // Requires: GatherRoute::kPackets of these columns.
+  void GatherPackets(const AllGatherCall& call, const GatherPlan& plan, int blocks);
   // A device that has left an exchange knows that the others came to it, not that they have read what it brought. So
   // two exchanges in a row that write one place need another in between.
   void KeepUnreadOutputs(const AllGatherCall& call);

@@ -12,7 +12,7 @@ namespace stoch::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int64_t kElementsPerBlock = 4 * kThreads;  // a float4 a thread: more blocks cost more flags than they save
+static_assert(kGatherBlockElements == 4 * kThreads);
 
 // T is float or float4.
 template <typename T>
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kPacketThreads) PacketGatherKernel(const __gri
   const uint32_t turn = args.arrived[blockIdx.x] + 1;
   const auto place = [&](int device, int from) {
     const int64_t slot = static_cast<int64_t>(turn % 2) * args.devices + from;
-    return args.landing[device] + (slot * kMaxPacketBlocks * kPacketThreads + at) * 2;
+    return args.landing[device] + (slot * kMaxGatherBlocks * kPacketThreads + at) * 2;
   };
   const auto put = [&](int from, const float4& value) {
     const int64_t width = args.cols[from] / 4;
@@ -175,54 +175,17 @@ struct ColumnUnpacker {
   __device__ void operator()(int64_t i) const { to[i / cols * to_stride + i % cols] = slab[i]; }
 };
 
-bool IsAligned(const void* pointer, int64_t stride, int64_t rows) {
-  return reinterpret_cast<uintptr_t>(pointer) % sizeof(float4) == 0 && (rows <= 1 || stride % 4 == 0);
-}
-
-bool TakesVectors(const DirectGather& args) {
-  const GatherColumns& columns = args.columns;
-  bool aligned = columns.cols % 4 == 0 && IsAligned(columns.from, columns.from_stride, columns.rows) &&
-                 (!columns.silu_mul || IsAligned(columns.from2, columns.from2_stride, columns.rows));
-  for (int d = 0; d < args.devices; ++d) {
-    if (args.to[d] != nullptr) aligned = aligned && IsAligned(args.to[d], args.to_stride[d], columns.rows);
-  }
-  return aligned;
-}
-
 unsigned Blocks(int64_t elements) { return static_cast<unsigned>((elements + kThreads - 1) / kThreads); }
 
 }  // namespace
 
-int GatherBlocks(int64_t elements) {
-  return static_cast<int>(
-      std::clamp<int64_t>((elements + kElementsPerBlock - 1) / kElementsPerBlock, 1, kMaxGatherBlocks));
-}
-
-void LaunchDirectGather(DeviceContext& ctx, const DirectGather& args, int blocks) {
-  const auto kernel = TakesVectors(args) ? DirectGatherKernel<float4> : DirectGatherKernel<float>;
-  LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, args);
-}
-
-bool TakesPackets(const PacketGather& args, int blocks) {
-  const GatherColumns& columns = args.columns;
-  bool fits = blocks <= kMaxPacketBlocks && columns.cols % 4 == 0 && args.to != nullptr &&
-              IsAligned(args.to, args.to_stride, columns.rows) &&
-              IsAligned(columns.from, columns.from_stride, columns.rows) &&
-              (!columns.silu_mul || IsAligned(columns.from2, columns.from2_stride, columns.rows));
-  for (int d = 0; d < args.devices; ++d) {
-    fits = fits && args.begin[d] % 4 == 0 && args.cols[d] % 4 == 0 &&
-           columns.rows * args.cols[d] <= int64_t{blocks} * kPacketThreads * 4;
-  }
-  return fits;
+void LaunchDirectGather(DeviceContext& ctx, const DirectGather& args, const GatherLaunch& launch) {
+  const auto kernel = launch.route == GatherRoute::kVectors ? DirectGatherKernel<float4> : DirectGatherKernel<float>;
+  LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(launch.blocks)), dim3(kThreads), 0, args);
 }
 
 void LaunchPacketGather(DeviceContext& ctx, const PacketGather& args, int blocks) {
   LaunchOverlapped(ctx, PacketGatherKernel, dim3(static_cast<unsigned>(blocks)), dim3(kPacketThreads), 0, args);
-}
-
-int PacketBlocks(int64_t elements) {
-  constexpr int64_t kEach = 4 * kPacketThreads;
-  return static_cast<int>(std::clamp<int64_t>((elements + kEach - 1) / kEach, 1, kMaxPacketBlocks + 1));
 }
 
 void LaunchSettleRow(const SharedRow& row, cudaStream_t stream) {

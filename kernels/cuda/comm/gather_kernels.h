@@ -6,11 +6,11 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/runtime/context.h"
+#include "kernels/plan/gather.h"
 
 namespace stoch::cuda {
 
-inline constexpr int kMaxGroup = 16;         // devices of one exchange
-inline constexpr int kMaxGatherBlocks = 64;  // enough stores in flight to fill NVLink
+inline constexpr int kMaxGroup = 16;  // devices of one exchange
 
 // Columns that one device gives: from, or Silu(from) * from2.
 struct GatherColumns {
@@ -40,14 +40,12 @@ struct DirectGather {
 
 // Stores this device's columns everywhere and returns (ends) once those of all others have come, or after
 // kPeerTimeoutNs without them, which is noted in `failed`.
-// Requires: launched once on every device, with the same `blocks`, in the same order relative to other exchanges of the
+// Requires: kVectors or kElements, launched once on every device, with the same launch, in the same order relative to other exchanges of the
 //           group. An output may be read between two exchanges if the next one does not write it.
-void LaunchDirectGather(DeviceContext& ctx, const DirectGather& args, int blocks);
+void LaunchDirectGather(DeviceContext& ctx, const DirectGather& args, const GatherLaunch& launch);
 
 // One device's part of an exchange of packets. A packet is two numbers, each next to the epoch it belongs to: flag in
 // data. A receiver polls the packet itself, so no fence and no signal follow it.
-inline constexpr int kPacketThreads = 128;  // few a block: an SM polls all its packets in every epoch
-inline constexpr int kMaxPacketBlocks = kMaxGatherBlocks;
 struct PacketGather {
   GatherColumns columns;
   int rank = 0;
@@ -57,22 +55,16 @@ struct PacketGather {
   int64_t to_stride = 0;
   int64_t begin[kMaxGroup] = {};   // of each device's columns, and
   int64_t cols[kMaxGroup] = {};    // how many
-  uint4* landing[kMaxGroup] = {};  // of each device: [2 turns][devices][kMaxPacketBlocks][kPacketThreads][2]
+  uint4* landing[kMaxGroup] = {};  // of each device: [2 turns][devices][kMaxGatherBlocks][kPacketThreads][2]
   uint32_t* arrived = nullptr;     // as above: turns are counted across both kinds
   int* failed = nullptr;
 };
-inline constexpr size_t kLandingBytesPerDevice = 2 * sizeof(uint4) * 2 * kMaxPacketBlocks * kPacketThreads;
+inline constexpr size_t kLandingBytesPerDevice = 2 * sizeof(uint4) * 2 * kMaxGatherBlocks * kPacketThreads;
 
 // As LaunchDirectGather with `waits`: ends once the columns of all devices are in `to`.
-// Requires: TakesPackets for every device, and `to` on every device. Of an exchange's outputs nothing is written from
-//           elsewhere: what the previous one wrote may still be read by others.
+// Requires: GatherRoute::kPackets, and `to` on every device. Of an exchange's outputs nothing is written from elsewhere:
+//           what the previous one wrote may still be read by others.
 void LaunchPacketGather(DeviceContext& ctx, const PacketGather& args, int blocks);
-bool TakesPackets(const PacketGather& args, int blocks);
-// How many blocks that is where the largest part has `elements` floats; may be more than there can be.
-int PacketBlocks(int64_t elements);
-
-// How many blocks an exchange takes whose largest part has `elements` floats.
-int GatherBlocks(int64_t elements);
 
 // Waits for the columns of a row that others post, and puts them where they belong (SharedRow::settle).
 void LaunchSettleRow(const SharedRow& row, cudaStream_t stream);

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The router of a mixture of experts (RouteCall): softmax and choice, for a few rows in one kernel with the norm and
 // the product in front of them.
-#include <algorithm>
-
 #include "kernels/call_check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/dispatch.h"
@@ -17,6 +15,8 @@
 #include "kernels/cuda/runtime/ops.h"
 #include "kernels/cuda/weights/weights.h"
 #include "kernels/family_check.h"
+#include "kernels/plan/divide_up.h"
+#include "kernels/plan/router.h"
 
 namespace stoch::cuda {
 namespace {
@@ -25,81 +25,40 @@ namespace {
 
 constexpr int kThreads = kRowLanes;
 
-__global__ void __launch_bounds__(kThreads) RouteWarpKernel(const RouteArgs args, int64_t rows) {
+// A warp a row. kIsLong: RouterRoute::kLongRows.
+template <bool kIsLong>
+__global__ void __launch_bounds__(kThreads) RouteKernel(const RouteArgs args, int64_t rows) {
   StartNext();
   WaitForPrevious();
   const int64_t row = static_cast<int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
   if (row >= rows) return;
-  const int lane = static_cast<int>(threadIdx.x % kWarp);
-  float logits[kHeldLanes] = {};
+  if constexpr (kIsLong) {
+    RouteLongRow(args, row);
+  } else {
+    const int lane = static_cast<int>(threadIdx.x % kWarp);
+    float logits[kHeldLanes] = {};
 #pragma unroll
-  for (int k = 0; k < kHeldLanes; ++k) {
-    if (lane + k * kWarp < args.experts) logits[k] = args.logits[row * args.experts + lane + k * kWarp];
-  }
-  RouteRow(args, row, logits);
-}
-
-// A block a row, for any number of experts.
-__global__ void __launch_bounds__(kThreads) RouteKernel(const RouteArgs args) {
-  extern __shared__ float p[];  // [experts]
-  __shared__ float lanes[kRowLanes];
-  StartNext();
-  WaitForPrevious();
-  const int j = static_cast<int>(threadIdx.x);
-  const int64_t row = blockIdx.x;
-  const float* logits = args.logits + row * args.experts;
-  float largest = logits[0];
-  for (int e = j; e < args.experts; e += kThreads) largest = fmaxf(largest, logits[e]);
-  largest = BlockMax(largest, lanes);
-  float sum = 0.0f;
-  for (int e = j; e < args.experts; e += kThreads) {
-    p[e] = Exp(logits[e] - largest);
-    sum = sum + p[e];
-  }
-  sum = BlockFoldLanes(sum, lanes);
-  for (int e = j; e < args.experts; e += kThreads) p[e] = p[e] / sum;
-  __syncthreads();
-
-  // One warp, so that a choice is no barrier of the block: the largest p first, the lower index of equals.
-  if (j >= kWarp) return;
-  int32_t* chosen = args.chosen + row * args.top_k;
-  float* weights = args.weights + row * args.top_k;
-  float total = 0.0f;
-  for (int rank = 0; rank < args.top_k; ++rank) {
-    float best = -2.0f;
-    int index = 0;
-    for (int e = j; e < args.experts; e += kWarp) {
-      if (p[e] <= best) continue;
-      best = p[e];
-      index = e;
+    for (int k = 0; k < kHeldLanes; ++k) {
+      if (lane + k * kWarp < args.experts) logits[k] = args.logits[row * args.experts + lane + k * kWarp];
     }
-    const auto bits = static_cast<int>(FloatToBits(best));
-    const int most = __reduce_max_sync(kAllLanes, bits);
-    index = __reduce_min_sync(kAllLanes, bits == most ? index : args.experts - 1);
-    const float weight = BitsToFloat(static_cast<uint32_t>(most));
-    total = rank == 0 ? weight : total + weight;
-    if (j == 0) {
-      chosen[rank] = index;
-      weights[rank] = weight;
-      p[index] = -1.0f;
-    }
-    __syncwarp();
+    RouteRow(args, row, logits);
   }
-  if (!args.normalize) return;
-  for (int rank = j; rank < args.top_k; rank += kWarp) weights[rank] = weights[rank] / total;
 }
 
 // ------------------------------------------------------------------------------------------ all of it, few rows ----
 
-constexpr int kMaxRows = 4;
+constexpr int kMaxRows = kMaxFusedRouterRows;
 // A half warp has an expert, a thread a lane of its dot products. Few large blocks: linears in front leave a few SMs
 // without one (Qwen3-30B-A3B's 4 of 132), where the weights of these are loaded before their turn comes.
 constexpr int kProductThreads = kBlockThreads;
 constexpr int kBlockExperts = kProductThreads / kDotLanes;
+static_assert(kBlockExperts == kFusedRouterExperts);
+static_assert(kMaxRows * kRowLanes * sizeof(float) == kFusedRouterStaticBytes);
 constexpr int kAhead = 16;  // 16-byte loads in flight of a thread
 
 struct RouterArgs {
   RouteArgs route;
+  bool by_block = false;       // who chooses: RouterRoute::kFusedBlock
   const void* data = nullptr;  // of the weights, rows padded_cols apart
   const float* x = nullptr;
   int64_t x_stride = 0;
@@ -135,6 +94,25 @@ __device__ __forceinline__ void StageRows(const RouterArgs& args, const float* n
     }
   }
   if (!finite) args.reporter.Report();
+}
+
+// The experts of a row whose logits every block posts to args.words, by a warp a row.
+__device__ __forceinline__ void ReceiveAndRoute(const RouterArgs& args, int row) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  uint32_t* words = args.words + row * args.route.experts + lane;
+  const int held = (args.route.experts - lane + kWarp - 1) / kWarp;
+  uint32_t got[kHeldLanes];
+#pragma unroll
+  for (int k = 0; k < kHeldLanes; ++k) got[k] = k < held ? 0 : SumWord(0.0f);
+  ReceiveAll(words, kWarp, got);
+  float logits[kHeldLanes];
+#pragma unroll
+  for (int k = 0; k < kHeldLanes; ++k) {
+    logits[k] = FromSumWord(got[k]);
+    if (k < held) words[k * kWarp] = 0;
+  }
+  __syncwarp();
+  RouteRow(args.route, row, logits);
 }
 
 // kPolls: of one row that the kernel in front posts (runtime/row_channel.h).
@@ -218,52 +196,32 @@ __global__ void __launch_bounds__(kProductThreads, 1) RouterKernel(const __grid_
   // The first block, or a warp a row, waits for every block's logits and chooses.
   if constexpr (kRows == 1) {
     __shared__ BlockChoice choice;
-    if (FitsBlock(args.route)) {
+    if (args.by_block) {
       if (blockIdx.x == 0) RouteByBlock(args.route, args.words, choice);
       return;
     }
   }
   const int row = static_cast<int>(threadIdx.x) / kWarp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
-  if (row >= args.rows) return;
-  uint32_t* words = args.words + row * args.route.experts + threadIdx.x % kWarp;
-  const int held = (args.route.experts - static_cast<int>(threadIdx.x) % kWarp + kWarp - 1) / kWarp;
-  uint32_t got[kHeldLanes];
-#pragma unroll
-  for (int k = 0; k < kHeldLanes; ++k) got[k] = k < held ? 0 : SumWord(0.0f);
-  ReceiveAll(words, kWarp, got);
-  float logits[kHeldLanes];
-#pragma unroll
-  for (int k = 0; k < kHeldLanes; ++k) {
-    logits[k] = FromSumWord(got[k]);
-    if (k < held) words[k * kWarp] = 0;
-  }
-  __syncwarp();
-  RouteRow(args.route, row, logits);
+  if (row < args.rows) ReceiveAndRoute(args, row);
 }
 
 const CudaLinear& RouterOf(const LinearCall& product) { return static_cast<const CudaLinear&>(*product.weights[0]); }
 
-size_t SharedBytes(int64_t rows, const ExactWeightView& w) {
-  return static_cast<size_t>((1 + (rows == 1 ? 1 : kMaxRows)) * w.padded_cols) * sizeof(float);
-}
-
-bool FitsRouterKernel(const DeviceContext& ctx, const LinearCall& product, const RouteArgs& args) {
-  const int64_t rows = product.x.dim(0);
-  if (product.weights.size() != 1 || RouterOf(product).spec().precision != Precision::kFp32 || product.add_to_out ||
-      product.prologue != Prologue::kRmsNorm || product.table != nullptr || rows < 1 || rows > kMaxRows ||
-      !FitsWarp(args)) {
-    return false;
+RouterShape ShapeOf(const RouteCall& call) {
+  RouterShape shape{.rows = call.logits.dim(0), .experts = call.logits.dim(1), .top_k = call.chosen.dim(1)};
+  const LinearCall* product = call.product;
+  if (product != nullptr && product->weights.size() == 1 && RouterOf(*product).spec().precision == Precision::kFp32 &&
+      !product->add_to_out && product->prologue == Prologue::kRmsNorm && product->table == nullptr) {
+    shape.product_cols = RouterOf(*product).view<ExactWeightView>().padded_cols;
   }
-  constexpr int64_t kStatic = int64_t{kMaxRows} * kRowLanes * sizeof(float);
-  const auto& w = RouterOf(product).view<ExactWeightView>();
-  return static_cast<int64_t>(SharedBytes(rows, w)) + kStatic <= ctx.traits.max_shared_bytes &&
-         args.experts <= int64_t{ctx.traits.sm_count} * kBlockExperts;
+  return shape;
 }
 
-void LaunchRouter(DeviceContext& ctx, const LinearCall& product, const RouteArgs& route) {
+void LaunchFused(DeviceContext& ctx, const RouterPlan& plan, const LinearCall& product, const RouteArgs& route) {
   const auto& w = RouterOf(product).view<ExactWeightView>();
   RouterArgs args;
   args.route = route;
+  args.by_block = plan.route == RouterRoute::kFusedBlock;
   args.data = w.data;
   args.x = product.x.ptr<const float>();
   args.x_stride = product.x.step(0);
@@ -280,11 +238,11 @@ void LaunchRouter(DeviceContext& ctx, const LinearCall& product, const RouteArgs
   const float* const settled = args.x;
   if (posted != nullptr) args.x = reinterpret_cast<const float*>(posted);
   RowOutputs outputs;
-  if (args.rows == 1 && FitsBlock(route)) {
+  if (args.by_block) {
     outputs.words = route.top_k;
     outputs.Add({reinterpret_cast<const float*>(route.chosen), route.top_k, 0});
   }
-  const size_t shared_bytes = SharedBytes(args.rows, w);
+  const auto shared_bytes = static_cast<size_t>(plan.shared_bytes);
   const auto blocks = static_cast<unsigned>((route.experts + kBlockExperts - 1) / kBlockExperts);
   DispatchFloat(w.dtype, [&](auto tag) {
     using T = typename decltype(tag)::Type;
@@ -313,18 +271,12 @@ void LaunchRoute(DeviceContext& ctx, const RouteCall& call) {
   args.normalize = call.normalize;
   const int64_t rows = call.logits.dim(0);
   if (rows == 0) return;
-  if (call.product != nullptr) {
-    if (FitsRouterKernel(ctx, *call.product, args)) return LaunchRouter(ctx, *call.product, args);
-    LaunchLinear(ctx, *call.product);
-  }
-  if (FitsWarp(args)) {
-    constexpr int kBlockRows = kThreads / kWarp;
-    const auto blocks = static_cast<unsigned>((rows + kBlockRows - 1) / kBlockRows);
-    LaunchOverlapped(ctx, RouteWarpKernel, dim3(blocks), dim3(kThreads), 0, args, rows);
-    return;
-  }
-  LaunchOverlapped(ctx, RouteKernel, dim3(static_cast<unsigned>(rows)), dim3(kThreads),
-                   static_cast<size_t>(args.experts) * sizeof(float), args);
+  const RouterPlan plan = PlanRouter(ctx.traits, ShapeOf(call));
+  if (plan.is_fused()) return LaunchFused(ctx, plan, *call.product, args);
+  if (call.product != nullptr) LaunchLinear(ctx, *call.product);
+  const auto blocks = static_cast<unsigned>(DivideUp(rows, kThreads / kWarp));
+  const auto kernel = plan.route == RouterRoute::kLongRows ? RouteKernel<true> : RouteKernel<false>;
+  LaunchOverlapped(ctx, kernel, dim3(blocks), dim3(kThreads), 0, args, rows);
 }
 
 }  // namespace stoch::cuda

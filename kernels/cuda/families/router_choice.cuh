@@ -9,6 +9,7 @@
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/math/elementary.h"
 #include "kernels/math/reduce.h"
+#include "kernels/plan/router.h"
 
 namespace stoch::cuda {
 
@@ -27,12 +28,10 @@ struct RouteArgs {
 // ------------------------------------------------------------------------------------------------ by a warp ----
 
 inline constexpr int kHeldLanes = kRowLanes / kWarp;  // probabilities of a thread where a warp holds a row
-
-// Whether a warp holds the probabilities of a row, and a thread of it every choice.
-inline bool FitsWarp(const RouteArgs& args) { return args.experts <= kRowLanes && args.top_k <= kWarp; }
+static_assert(kWarpRouterExperts == kRowLanes && kWarpRouterChoices == kWarp);
 
 // A row by one warp, from the logits of experts lane, lane + 32 and on; others count for nothing.
-// Requires: FitsWarp.
+// Requires: kWarpRouterExperts and kWarpRouterChoices at most.
 __device__ __forceinline__ void RouteRow(const RouteArgs& args, int64_t row, float (&p)[kHeldLanes]) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const float first = __shfl_sync(kAllLanes, p[0], 0);
@@ -87,6 +86,52 @@ __device__ __forceinline__ void RouteRow(const RouteArgs& args, int64_t row, flo
   args.weights[row * args.top_k + lane] = args.normalize ? own_weight / total : own_weight;
 }
 
+// A row of any number of experts and choices by one warp, which makes probabilities again for every choice.
+__device__ __forceinline__ void RouteLongRow(const RouteArgs& args, int64_t row) {
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const float* logits = args.logits + row * args.experts;
+  int32_t* chosen = args.chosen + row * args.top_k;
+  float* weights = args.weights + row * args.top_k;
+  float largest = logits[0];
+  for (int e = lane; e < args.experts; e += kWarp) largest = fmaxf(largest, logits[e]);
+#pragma unroll
+  for (int s = kWarp / 2; s > 0; s /= 2) largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, s));
+  float lanes[kHeldLanes] = {};
+#pragma unroll
+  for (int k = 0; k < kHeldLanes; ++k) {
+    for (int e = lane + k * kWarp; e < args.experts; e += kRowLanes) lanes[k] = lanes[k] + Exp(logits[e] - largest);
+  }
+  float sum = FoldLanes<kHeldLanes>(lanes);
+#pragma unroll
+  for (int s = kWarp / 2; s > 0; s /= 2) sum = sum + __shfl_xor_sync(kAllLanes, sum, s);
+
+  // The largest p first, the lower index of equals: those after the last choice in this order are left.
+  float last = BitsToFloat(0x7f800000u);
+  int last_index = -1;
+  float total = 0.0f;
+  for (int rank = 0; rank < args.top_k; ++rank) {
+    float best = -1.0f;
+    int index = args.experts - 1;
+    for (int e = lane; e < args.experts; e += kWarp) {
+      const float p = Exp(logits[e] - largest) / sum;
+      const bool is_left = p < last || (p == last && e > last_index);
+      index = is_left && p > best ? e : index;
+      best = is_left && p > best ? p : best;
+    }
+    const auto bits = static_cast<int>(FloatToBits(best));
+    const int most = __reduce_max_sync(kAllLanes, bits);
+    last_index = __reduce_min_sync(kAllLanes, bits == most ? index : args.experts - 1);
+    last = BitsToFloat(static_cast<uint32_t>(most));
+    total = rank == 0 ? last : total + last;
+    if (lane != 0) continue;
+    chosen[rank] = last_index;
+    weights[rank] = last;
+  }
+  __syncwarp();
+  if (!args.normalize) return;
+  for (int rank = lane; rank < args.top_k; rank += kWarp) weights[rank] = weights[rank] / total;
+}
+
 // ----------------------------------------------------------------------------------------------- by a block ----
 
 // A row of few experts by a block instead of a warp: a warp alone waits for each of its instructions.
@@ -101,7 +146,7 @@ struct BlockChoice {
   float p[kChoiceSlots];         // of the chosen, by rank
   int expert[kChoiceSlots + 1];  // the same, and who comes next; -1: no expert has the rank
 };
-STOCH_HD bool FitsBlock(const RouteArgs& args) { return args.experts <= kChoiceExperts && args.top_k <= kChoiceSlots; }
+static_assert(kBlockRouterExperts == kChoiceExperts && kBlockRouterChoices == kChoiceSlots);
 
 inline constexpr int kHeldExperts = kChoiceExperts / kWarp;  // of a thread where every warp has all of them
 
@@ -170,7 +215,7 @@ __device__ __forceinline__ void RankExperts(int top_k, BlockChoice& choice) {
 }
 
 // words: the logits as they are posted (SumWord), 0 afterwards.
-// Requires: FitsBlock; a block of kBlockThreads, all of which call it.
+// Requires: kChoiceExperts and kChoiceSlots at most; a block of kBlockThreads, all of which call it.
 // Bits:     RouteCall.
 __device__ __forceinline__ void RouteByBlock(const RouteArgs& args, uint32_t* words, BlockChoice& choice) {
   const int j = static_cast<int>(threadIdx.x);

@@ -120,36 +120,27 @@ __device__ __forceinline__ int LaneInFoldOrder(int i) {  // bits reversed: 0, 8,
   return static_cast<int>(__brev(static_cast<unsigned>(i)) >> 28);
 }
 
+// Tiles of ExactTileKernel: one step of a lane of kTileM weight rows and kTileN rows of x, two buffers of kTileSteps of them.
 template <typename T, int kThreadN>
-__global__ void __launch_bounds__(kTileThreads, 2)
-    ExactTileKernel(const float* x, int64_t x_stride, int64_t x_rows, ExactWeightView w, LinearOutput out,
-                    SiteReporter reporter) {
-  constexpr int kVector = 16 / sizeof(T);
-  constexpr int kBlockCols = kDotLanes * kVector;
-  constexpr int kThreadsM = kTileM / kThreadM;  // 16
-  constexpr int kTileN = kTileThreads / kThreadsM * kThreadN;
-  constexpr int kLoadsM = kTileM * kTileSteps / kVector / kTileThreads;
-  __shared__ __align__(16) float ws[2][kTileSteps][kTileM + 4];
-  __shared__ __align__(16) float xs[2][kTileSteps][kTileN + 4];
-  reporter.Begin();
-  const int t = static_cast<int>(threadIdx.x);
-  const int tm = t % kThreadsM;
-  const int tn = t / kThreadsM;
-  // x tiles vary fastest: blocks that run together share the weight rows through the L2.
-  const int64_t n0 = static_cast<int64_t>(blockIdx.x) * kTileN;
-  const int64_t m0 = static_cast<int64_t>(blockIdx.y) * kTileM;
-  const T* weights = static_cast<const T*>(w.data);
-  const int steps = static_cast<int>(w.padded_cols / kDotLanes);
-
-  float acc[kThreadN][kThreadM];
-  float stack[kLevels][kThreadN][kThreadM];
-  constexpr int kXCopies = kTileN * kTileSteps / 4 / kTileThreads;  // of 16 bytes, a thread's share
+struct ExactTiles {
+  static constexpr int kVector = 16 / sizeof(T);
+  static constexpr int kBlockCols = kDotLanes * kVector;
+  static constexpr int kThreadsM = kTileM / kThreadM;  // 16
+  static constexpr int kTileN = kTileThreads / kThreadsM * kThreadN;
+  static constexpr int kLoadsM = kTileM * kTileSteps / kVector / kTileThreads;
+  static constexpr int kXCopies = kTileN * kTileSteps / 4 / kTileThreads;  // of 16 bytes, a thread's share
   static_assert(kXCopies * 4 * kTileThreads == kTileN * kTileSteps);
-  uint4 next_w[kLoadsM];
+  using Weights = float[2][kTileSteps][kTileM + 4];
+  using Rows = float[2][kTileSteps][kTileN + 4];
 
-  // Weights wait in registers, as they are expanded on their way; x goes to shared memory by itself: as registers for
-  // both, the main loop spilled (70 ms instead of 52 for 2048 rows of an 8B LM head on an H200).
-  const auto fetch = [&](int lane, int step, int to) {
+  // kTileSteps steps of `lane` from `step` on: weights to registers, as they are expanded on their way, rows of x to buffer
+  // `to` by themselves. As registers for both, the main loop spilled (70 ms instead of 52 for 2048 rows of an 8B LM head on an
+  // H200).
+  static __device__ __forceinline__ void Fetch(const float* x, int64_t x_stride, const ExactWeightView& w, int64_t m0,
+                                               int64_t n0, int steps, int lane, int step, int to, Rows& xs,
+                                               uint4 (&next_w)[kLoadsM]) {
+    const T* weights = static_cast<const T*>(w.data);
+    const int t = static_cast<int>(threadIdx.x);
 #pragma unroll
     for (int k = 0; k < kLoadsM; ++k) {
       const int i = t + k * kTileThreads;
@@ -171,21 +162,87 @@ __global__ void __launch_bounds__(kTileThreads, 2)
       const int64_t at = have ? (static_cast<int64_t>(lane) * steps + step + s) * x_stride + n0 + row : 0;
       CopyAsync16(SharedAddress(&xs[to][s][row]), x + at, have);
     }
-  };
-  const auto store = [&](int buffer) {
+  }
+
+  static __device__ __forceinline__ void Store(const uint4 (&next_w)[kLoadsM], int buffer, Weights& ws) {
 #pragma unroll
     for (int k = 0; k < kLoadsM; ++k) {
-      const int i = t + k * kTileThreads;
+      const int i = static_cast<int>(threadIdx.x) + k * kTileThreads;
       float values[kVector];
       Expand(next_w[k], values, T());
 #pragma unroll
       for (int v = 0; v < kVector; ++v) ws[buffer][i / kTileM * kVector + v][i % kTileM] = values[v];
     }
+  }
+
+  // Steps of a buffer, in order.
+  static __device__ __forceinline__ void Multiply(const Weights& ws, const Rows& xs, int buffer, int tm, int tn,
+                                                  float (&acc)[kThreadN][kThreadM]) {
+#pragma unroll
+    for (int s = 0; s < kTileSteps; ++s) {
+      float wv[kThreadM];
+      float xv[kThreadN];
+      // Two groups of four, half a tile apart: a quarter warp reads 128 contiguous bytes.
+      *reinterpret_cast<float4*>(wv) = *reinterpret_cast<const float4*>(&ws[buffer][s][tm * 4]);
+      *reinterpret_cast<float4*>(wv + 4) = *reinterpret_cast<const float4*>(&ws[buffer][s][kTileM / 2 + tm * 4]);
+#pragma unroll
+      for (int n = 0; n < kThreadN; ++n) xv[n] = xs[buffer][s][tn * kThreadN + n];
+#pragma unroll
+      for (int n = 0; n < kThreadN; ++n) {
+#pragma unroll
+        for (int m = 0; m < kThreadM; ++m) acc[n][m] = Fma(xv[n], wv[m], acc[n][m]);
+      }
+    }
+  }
+
+  // A thread's outputs of the tile whose first row of x is n0 and weight row m0.
+  static __device__ __forceinline__ void Write(const float (&acc)[kThreadN][kThreadM], int64_t n0, int64_t m0, int tm,
+                                               int tn, int64_t x_rows, int64_t w_rows, const LinearOutput& out,
+                                               const SiteReporter& reporter) {
+#pragma unroll
+    for (int n = 0; n < kThreadN; ++n) {
+      const int64_t row = n0 + tn * kThreadN + n;
+      if (row >= x_rows) continue;
+#pragma unroll
+      for (int m = 0; m < kThreadM; ++m) {
+        const int64_t col = m0 + m / 4 * (kTileM / 2) + tm * 4 + m % 4;
+        if (col >= w_rows) continue;
+        float* to = out.data + row * out.stride + col;
+        const float dot = PlusZero(acc[n][m]);
+        const float y = out.add ? *to + dot : dot;
+        if (!IsFinite(y)) reporter.Report();
+        *to = y;
+      }
+    }
+  }
+};
+
+template <typename T, int kThreadN>
+__global__ void __launch_bounds__(kTileThreads, 2)
+    ExactTileKernel(const float* x, int64_t x_stride, int64_t x_rows, ExactWeightView w, LinearOutput out,
+                    SiteReporter reporter) {
+  using Tiles = ExactTiles<T, kThreadN>;
+  __shared__ __align__(16) typename Tiles::Weights ws;
+  __shared__ __align__(16) typename Tiles::Rows xs;
+  reporter.Begin();
+  const int t = static_cast<int>(threadIdx.x);
+  const int tm = t % Tiles::kThreadsM;
+  const int tn = t / Tiles::kThreadsM;
+  // x tiles vary fastest: blocks that run together share the weight rows through the L2.
+  const int64_t n0 = static_cast<int64_t>(blockIdx.x) * Tiles::kTileN;
+  const int64_t m0 = static_cast<int64_t>(blockIdx.y) * kTileM;
+  const int steps = static_cast<int>(w.padded_cols / kDotLanes);
+
+  float acc[kThreadN][kThreadM];
+  float stack[kLevels][kThreadN][kThreadM];
+  uint4 next_w[Tiles::kLoadsM];
+  const auto fetch = [&](int lane, int step, int to) {
+    Tiles::Fetch(x, x_stride, w, m0, n0, steps, lane, step, to, xs, next_w);
   };
   const int pieces = (steps + kTileSteps - 1) / kTileSteps;
   int buffer = 0;
   fetch(LaneInFoldOrder(0), 0, 0);
-  store(0);
+  Tiles::Store(next_w, 0, ws);
   WaitForAllCopies();
   __syncthreads();
 #pragma unroll 1
@@ -200,22 +257,8 @@ __global__ void __launch_bounds__(kTileThreads, 2)
       const bool wrap = piece == pieces - 1;
       const bool last = wrap && index == kDotLanes - 1;
       if (!last) fetch(LaneInFoldOrder(index + (wrap ? 1 : 0)), wrap ? 0 : (piece + 1) * kTileSteps, buffer ^ 1);
-#pragma unroll
-      for (int s = 0; s < kTileSteps; ++s) {
-        float wv[kThreadM];
-        float xv[kThreadN];
-        // Two groups of four, half a tile apart: a quarter warp reads 128 contiguous bytes.
-        *reinterpret_cast<float4*>(wv) = *reinterpret_cast<const float4*>(&ws[buffer][s][tm * 4]);
-        *reinterpret_cast<float4*>(wv + 4) = *reinterpret_cast<const float4*>(&ws[buffer][s][kTileM / 2 + tm * 4]);
-#pragma unroll
-        for (int n = 0; n < kThreadN; ++n) xv[n] = xs[buffer][s][tn * kThreadN + n];
-#pragma unroll
-        for (int n = 0; n < kThreadN; ++n) {
-#pragma unroll
-          for (int m = 0; m < kThreadM; ++m) acc[n][m] = Fma(xv[n], wv[m], acc[n][m]);
-        }
-      }
-      if (!last) store(buffer ^ 1);
+      Tiles::Multiply(ws, xs, buffer, tm, tn, acc);
+      if (!last) Tiles::Store(next_w, buffer ^ 1, ws);
       WaitForAllCopies();
       __syncthreads();
       buffer ^= 1;
@@ -237,21 +280,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
       for (int m = 0; m < kThreadM; ++m) stack[level][n][m] = acc[n][m];
     }
   }
-#pragma unroll
-  for (int n = 0; n < kThreadN; ++n) {
-    const int64_t row = n0 + tn * kThreadN + n;
-    if (row >= x_rows) continue;
-#pragma unroll
-    for (int m = 0; m < kThreadM; ++m) {
-      const int64_t col = m0 + m / 4 * (kTileM / 2) + tm * 4 + m % 4;
-      if (col >= w.rows) continue;
-      float* to = out.data + row * out.stride + col;
-      const float dot = PlusZero(acc[n][m]);
-      const float y = out.add ? *to + dot : dot;
-      if (!IsFinite(y)) reporter.Report();
-      *to = y;
-    }
-  }
+  Tiles::Write(acc, n0, m0, tm, tn, x_rows, w.rows, out, reporter);
 }
 
 // x for the tile kernel: [lane][step][row], so that a step of a lane is one line of rows, padded with zeros to a multiple

@@ -111,6 +111,58 @@ struct Tiles {
   }
 };
 
+// x of the block's tiles, one after the other, to the stages of shared memory; a copy is of one block of columns.
+struct TileCopies {
+  const FixedArgs& args;
+  const Tiles& tiles;
+  uint32_t stages;  // the shared address of stage 0
+  int64_t tile = blockIdx.x;
+  int left = 0;  // blocks of the tile
+  uint32_t stage = 0;
+  const int8_t* x = nullptr;
+
+  __device__ __forceinline__ void Next() {
+    if (left == 0 && tile < tiles.count()) {
+      x = args.x.bytes + tiles.At(tile).x * args.x.steps * (kTileColumns * kStepCols) + threadIdx.x * 16;
+      left = static_cast<int>(args.x.steps / kBlockSteps);
+      tile += gridDim.x;
+    }
+    if (left > 0) {
+      const uint32_t to = stages + stage * kStageBytes + threadIdx.x * 16;
+#pragma unroll
+      for (int i = 0; i < kStageBytes / 16 / kThreads; ++i) CopyAsync16(to + i * kThreads * 16, x + i * kThreads * 16);
+      x += kStageBytes;
+      stage = (stage + 1) % kStages;
+      --left;
+    }
+    CommitCopies();
+  }
+  static_assert(kStageBytes % (16 * kThreads) == 0);
+};
+
+// A thread's outputs of a tile from the sums of each power of 256. scales: of its two weight rows.
+__device__ __forceinline__ void WriteTile(const FixedArgs& args, const Tiles::Place& at, const float (&scales)[2],
+                                          const int32_t (&sums)[kLevels][kSums]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int64_t first = at.rows * kTileRows + warp * FixedWeightView::kGroupRows;
+  const double weight_units[2] = {FixedUnit(scales[0]), FixedUnit(scales[1])};
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) {
+    const int64_t token = at.x * kTileTokens + i / 4 * 8 + lane % 4 * 2 + i % 2;
+    const int64_t row = first + lane / 4 + i / 2 % 2 * 8;
+    if (token >= args.rows || row >= args.w.rows) continue;
+    int64_t sum = 0;
+#pragma unroll
+    for (int level = kLevels - 1; level >= 0; --level) sum = sum * 256 + sums[level][i];
+    const float dot = FixedResult(sum, args.x.units[token], weight_units[i / 2 % 2]);
+    float* to = args.out.data + token * args.out.stride + row;
+    const float y = args.out.add ? *to + dot : dot;
+    if (!IsFinite(y)) args.reporter.Report();
+    *to = y;
+  }
+}
+
 // A block prefetches across tiles: while the last sums of a tile are written, the next one's operands are in
 // flight.
 template <typename T, bool kWgmma>
@@ -125,27 +177,7 @@ __global__ void __launch_bounds__(kThreads, 1) FixedTileKernel(const FixedArgs a
 
   // x goes to shared memory by itself, two blocks ahead.
   const uint32_t stages = SharedAddress(shared);
-  const int8_t* x = nullptr;
-  int64_t x_tile = blockIdx.x;
-  int x_left = 0;
-  uint32_t x_stage = 0;
-  const auto copy = [&] {
-    if (x_left == 0 && x_tile < count) {
-      x = args.x.bytes + tiles.At(x_tile).x * args.x.steps * (kTileColumns * kStepCols) + threadIdx.x * 16;
-      x_left = blocks;
-      x_tile += gridDim.x;
-    }
-    if (x_left > 0) {
-      const uint32_t to = stages + x_stage * kStageBytes + threadIdx.x * 16;
-#pragma unroll
-      for (int i = 0; i < kStageBytes / 16 / kThreads; ++i) CopyAsync16(to + i * kThreads * 16, x + i * kThreads * 16);
-      x += kStageBytes;
-      x_stage = (x_stage + 1) % kStages;
-      --x_left;
-    }
-    CommitCopies();
-  };
-  static_assert(kStageBytes % (16 * kThreads) == 0);
+  TileCopies copies{args, tiles, stages};
 
   // Weights go to registers one block ahead, and are asked for in the L2 some more ahead.
   const uint8_t* weights = nullptr;
@@ -169,8 +201,8 @@ __global__ void __launch_bounds__(kThreads, 1) FixedTileKernel(const FixedArgs a
   };
 
   place(blockIdx.x);
-  copy();
-  copy();
+  copies.Next();
+  copies.Next();
 #pragma unroll
   for (int step = 0; step < kBlockSteps; ++step) load(step);
   uint32_t stage = 0;
@@ -209,7 +241,7 @@ __global__ void __launch_bounds__(kThreads, 1) FixedTileKernel(const FixedArgs a
           MultiplyWarp(a_low, a_high, at, sums);
         }
         if (step == 0) {
-          copy();
+          copies.Next();
           if (block + 1 < blocks) {
             weights += kBlockSteps * kWeightStepBytes;
             if (asks && block + 1 + kAskedBlocks < blocks) {
@@ -228,23 +260,7 @@ __global__ void __launch_bounds__(kThreads, 1) FixedTileKernel(const FixedArgs a
       for (int level = 0; level < kLevels; ++level) WgmmaWait<0>(sums[level]);
     }
 #endif
-    const Tiles::Place at = tiles.At(tile);
-    const int64_t first = at.rows * kTileRows + warp * FixedWeightView::kGroupRows;
-    const double weight_units[2] = {FixedUnit(scales[0]), FixedUnit(scales[1])};
-#pragma unroll
-    for (int i = 0; i < kSums; ++i) {
-      const int64_t token = at.x * kTileTokens + i / 4 * 8 + lane % 4 * 2 + i % 2;
-      const int64_t row = first + lane / 4 + i / 2 % 2 * 8;
-      if (token >= args.rows || row >= args.w.rows) continue;
-      int64_t sum = 0;
-#pragma unroll
-      for (int level = kLevels - 1; level >= 0; --level) sum = sum * 256 + sums[level][i];
-      const float dot = FixedResult(sum, args.x.units[token], weight_units[i / 2 % 2]);
-      float* to = args.out.data + token * args.out.stride + row;
-      const float y = args.out.add ? *to + dot : dot;
-      if (!IsFinite(y)) args.reporter.Report();
-      *to = y;
-    }
+    WriteTile(args, tiles.At(tile), scales, sums);
   }
 }
 

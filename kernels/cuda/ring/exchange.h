@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "kernels/base/buffer.h"
-#include "kernels/cuda/ring/hop_route.h"
 #include "kernels/cuda/runtime/context.h"
+#include "kernels/plan/hop_route.h"
 #include "kernels/ring.h"
 
 namespace stoch::cuda {

@@ -256,6 +256,40 @@ __device__ __forceinline__ WarpCandidates ExponentialsOf(const SplitArgs& args, 
   return {s.candidates[0], kResidentWarps, 1, kResidentWarps};
 }
 
+// p v of the stripe into `sums`. by_words: by first words, with weights of larger levels listed; where more are listed than
+// there is room for, as without. before_sums(): AddValues.
+template <bool kDirect, bool kWords, typename BeforeSums>
+__device__ __forceinline__ void AddProducts(const SplitArgs& args, const Stripes& b, const Scores& scores, Shared& s,
+                                            uint8_t* shared_memory, bool by_words, WeightStreams& streams,
+                                            uint8_t* weights, ValueGroups<kLookupDim>& values, Sums& sums,
+                                            const BeforeSums& before_sums) {
+  uint8_t* const tables = shared_memory + LookupOffsets::kCounts;
+  auto* const thermometers = reinterpret_cast<uint4*>(tables);
+  const auto multiply = [&] {
+    Values<kDirect, true>(args, b, scores, streams, LaneTable(thermometers), values, sums, before_sums);
+  };
+  if constexpr (kWords) {
+    const int listed = s.listed_count;
+    if (by_words && listed <= ListedWeights::Most(b)) {
+      auto& stage = *reinterpret_cast<ListedStage*>(shared_memory + LookupOffsets::kValueScales);
+      AskForListed(args, b, s.listed, listed, stage);
+      AddFirstWords<kLookupDim>(args, b, scores, SharedAddress(tables), values, sums, before_sums);
+      AddListed<kLookupDim>(args, b, s.listed, listed, stage, sums);
+    } else {
+      if (by_words) {
+        s.listed.PutBack(scores, ListedWeights::Most(b));
+        FillThermometers<kThreads>(args.av, thermometers);
+        StageStreams(args, b, weights);
+        WaitForAllCopies();
+        __syncthreads();
+      }
+      multiply();
+    }
+  } else {
+    multiply();
+  }
+}
+
 // kWords: p v by first words, where scores are in shared memory.
 template <bool kDirect, bool kWords>
 __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs args) {
@@ -314,11 +348,8 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
   __syncthreads();
   FillCounts(scales, q, reinterpret_cast<uint32_t*>(table), s.tops);
   __syncthreads();
-  Largest largest;
-  {
-    const LookupRest rest(s.tops);
-    largest = MakeScores(args, b, scores, counts, seen, places, rest, s.of_heads.q_scales, keys);
-  }
+  const Largest largest =
+      MakeScores(args, b, scores, counts, seen, places, LookupRest(s.tops), s.of_heads.q_scales, keys);
   ShareLargest(args, b, largest, scores.at + (kScoreHeads - 1) * stride, v_scales, s);
   if (is_posted) {
     StartNext();  // not before: what the next kernel loads ahead would come before keys
@@ -354,29 +385,8 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
     clear_sums();
     __syncthreads();
   };
-  const auto multiply = [&] {
-    Values<kDirect, true>(args, b, scores, streams, LaneTable(thermometers), values, sums, before_sums);
-  };
-  if constexpr (kWords) {
-    const int listed = s.listed_count;
-    if (by_words && listed <= ListedWeights::Most(b)) {
-      auto& stage = *reinterpret_cast<ListedStage*>(shared_memory + LookupOffsets::kValueScales);
-      AskForListed(args, b, s.listed, listed, stage);
-      AddFirstWords<kLookupDim>(args, b, scores, SharedAddress(behind), values, sums, before_sums);
-      AddListed<kLookupDim>(args, b, s.listed, listed, stage, sums);
-    } else {
-      if (by_words) {
-        s.listed.PutBack(scores, ListedWeights::Most(b));
-        FillThermometers<kThreads>(args.av, thermometers);
-        StageStreams(args, b, weights);
-        WaitForAllCopies();
-        __syncthreads();
-      }
-      multiply();
-    }
-  } else {
-    multiply();
-  }
+  AddProducts<kDirect, kWords>(args, b, scores, s, shared_memory, by_words, streams, weights, values, sums,
+                               before_sums);
   __syncthreads();
   WriteOutput<kLookupDim>(args, b, s.of_heads.largest, sums);
   ClearWeightWords(args, b);

@@ -197,6 +197,32 @@ __device__ __forceinline__ void AddNegatives(const uint4& v, const uint32_t (&mi
 // How a lane takes streams of weights. In halves: for up to four heads, whose levels are in shared memory.
 enum class Streams : uint8_t { kWhole, kSharedHalves, kMemoryHalves };
 
+// A lane's sums of AddValues to `sums`.
+template <bool kHalves, int kHeadDim, int kWords, int kTiles, int kMaxHeads>
+__device__ __forceinline__ void AddTileSums(const int32_t (&acc)[kWords][kTiles][4],
+                                            const int32_t (&negatives)[kWords][4], int heads,
+                                            int32_t (&sums)[kMaxHeads][kHeadDim + 1]) {
+  const int lane = static_cast<int>(threadIdx.x & 31);
+#pragma unroll
+  for (int m = 0; m < kWords; ++m) {
+    const int dim = ValueGroups<kHeadDim>::Dim() + m * 32;
+#pragma unroll
+    for (int x = 0; x < kTiles; ++x) {
+      if constexpr (kHalves) {
+        const int head = lane & 3;
+        const int32_t sum = acc[m][x][0] + acc[m][x][3] - (negatives[m][x % 2 * 2 + x / 2] >> 7);
+        if (head < heads) atomicAdd(&sums[head][dim + x], sum);
+      } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int head = (lane & 3) * 2 + i % 2;
+          if (head < heads) atomicAdd(&sums[head][dim + x * 2 + i / 2], acc[m][x][i]);
+        }
+      }
+    }
+  }
+}
+
 // p v of the stripe into `sums`: a warp takes half of the dimensions, 16 positions at a time. before_sums(): called before
 // anything is added to `sums`.
 template <Streams kStreams, bool kDirect, bool kMoreShifts, int kHeadDim, int kMaxHeads, typename BeforeSums>
@@ -214,7 +240,7 @@ __device__ __forceinline__ void AddValues(const SplitArgs& args, const Stripes& 
   const float* from = scores.at + min(column, b.heads.count - 1) * scores.stride + Groups::Own();
   const int groups = column < b.heads.count ? b.count() / kGroupDims : 0;
   int32_t acc[kWords][kTiles][4] = {};
-  [[maybe_unused]] int32_t negatives[kWords][4] = {};
+  int32_t negatives[kWords][4] = {};  // of halves
   const auto levels_of = [&](int group) -> uint32_t {
     if (group >= groups) return 0;
     if constexpr (kHalves) return LoadSharedWord(SharedAddress(from) + group * (kGroupDims * 4));
@@ -285,23 +311,7 @@ __device__ __forceinline__ void AddValues(const SplitArgs& args, const Stripes& 
   values.InTurns(
       args.attention.kv, b, group, end, [&] { step(turns[0], turns[1]); }, [&] { step(turns[1], turns[0]); });
   before_sums();
-#pragma unroll
-  for (int m = 0; m < kWords; ++m) {
-#pragma unroll
-    for (int x = 0; x < kTiles; ++x) {
-      if constexpr (kHalves) {
-        const int head = lane & 3;
-        const int32_t sum = acc[m][x][0] + acc[m][x][3] - (negatives[m][x % 2 * 2 + x / 2] >> 7);
-        if (head < b.heads.count) atomicAdd(&sums[head][Groups::Dim() + m * 32 + x], sum);
-      } else {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int head = (lane & 3) * 2 + i % 2;
-          if (head < b.heads.count) atomicAdd(&sums[head][Groups::Dim() + m * 32 + x * 2 + i / 2], acc[m][x][i]);
-        }
-      }
-    }
-  }
+  AddTileSums<kHalves, kHeadDim>(acc, negatives, b.heads.count, sums);
 }
 
 template <bool kDirect, bool kMoreShifts, int kHeadDim, int kMaxHeads, typename BeforeSums>

@@ -120,6 +120,29 @@ class WordPlaces {
   uint32_t bytes_;
 };
 
+// A lane's sums of AddFirstWords to `sums`. Rows and columns of the same order are needed. Lanes that have none take half of
+// those that have: dimensions 0 and 1 are for the first half of a quad, which has them negative.
+template <int kHeadDim, int kWords, int kMaxHeads>
+__device__ __forceinline__ void AddWordSums(const int32_t (&acc)[kWords][2][4], const int32_t (&negatives)[kWords][4],
+                                            int heads, int32_t (&sums)[kMaxHeads][kHeadDim + 1]) {
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  const uint32_t half = threadIdx.x >> 1 & 1;
+  const bool have = half == WordPlaces::Order();
+#pragma unroll
+  for (int m = 0; m < kWords; ++m) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int32_t own = half == 0 ? acc[m][0][i] : acc[m][1][i];
+      const int32_t other = half == 0 ? acc[m][1][i] : acc[m][0][i];
+      const int32_t received = __shfl_xor_sync(0xffffffffu, other, 2);
+      const int head = (lane & 1) * 2 + i % 2;
+      const int dim = ValueGroups<kHeadDim>::Dim() + m * 32 + static_cast<int>(half) * 2 + i / 2;
+      const int32_t sum = (have ? own : received) + (negatives[m][i] >> 7);
+      if (head < heads) atomicAdd(&sums[head][dim], sum);
+    }
+  }
+}
+
 // p v of the stripe without what is listed into `sums`, as AddValues.
 template <int kHeadDim, int kMaxHeads, typename BeforeSums>
 __device__ __forceinline__ void AddFirstWords(const SplitArgs& args, const Stripes& b, const Scores& scores,
@@ -217,23 +240,7 @@ __device__ __forceinline__ void AddFirstWords(const SplitArgs& args, const Strip
   values.InTurns(
       kv, b, group, end, [&] { step(turns[0], turns[1]); }, [&] { step(turns[1], turns[0]); });
   before_sums();
-  // Rows and columns of the same order are needed. Lanes that have none take half of those that have: dimensions 0 and 1
-  // are for the first half of a quad, which has them negative.
-  const uint32_t half = threadIdx.x >> 1 & 1;
-  const bool have = half == WordPlaces::Order();
-#pragma unroll
-  for (int m = 0; m < kWords; ++m) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int32_t own = half == 0 ? acc[m][0][i] : acc[m][1][i];
-      const int32_t other = half == 0 ? acc[m][1][i] : acc[m][0][i];
-      const int32_t received = __shfl_xor_sync(0xffffffffu, other, 2);
-      const int head = (lane & 1) * 2 + i % 2;
-      const int dim = Groups::Dim() + m * 32 + static_cast<int>(half) * 2 + i / 2;
-      const int32_t sum = (have ? own : received) + (negatives[m][i] >> 7);
-      if (head < b.heads.count) atomicAdd(&sums[head][dim], sum);
-    }
-  }
+  AddWordSums<kHeadDim>(acc, negatives, b.heads.count, sums);
 }
 
 // Where what p v of a listed weight needs is: this lane's four dimensions of four values, and the counts of the weight's level.

@@ -72,14 +72,92 @@ __device__ __forceinline__ void AwaitPrevious(const SiteReporter& reporter) {
   reporter.Begin();
 }
 
+template <typename V>
+using ArgsOf = std::conditional_t<V::kMixed, MixedDecodeArgs, DecodeArgs>;
+
+// Static shared memory of lengths per row and of their rules; null where V has none.
+template <typename V>
+__device__ __forceinline__ MixedStage<V::kTokens>* SharedTables() {
+  if constexpr (V::kMixed) {
+    __shared__ MixedStage<V::kTokens> stage;
+    return &stage;
+  } else {
+    return nullptr;
+  }
+}
+template <typename V>
+__device__ __forceinline__ RuleStage* SharedRules() {
+  if constexpr (V::kMixed && V::kFused) {
+    __shared__ RuleStage stage;
+    return &stage;
+  } else {
+    return nullptr;
+  }
+}
+
+// The part of `chunk` that has unit `unit`: the chunk itself but for lengths per row.
+template <typename V>
+__device__ __forceinline__ int PartOfUnit(const ArgsOf<V>& args, int chunk, int unit) {
+  if constexpr (V::kMixed) {
+    return chunk * args.part_count + PartOf(args, unit - chunk * args.row_blocks);
+  } else {
+    return chunk;
+  }
+}
+
+// The row of x of a fused kernel, as soon as it is there: this thread's element, and the lanes of the norm.
+template <typename V>
+__device__ __forceinline__ void ReceiveRow(const ArgsOf<V>& args, const float* row, const Stage& stage,
+                                           RuleStage* rules, PostedRow<V::kShares>& posted, Element& element) {
+  if constexpr (V::kPolls) {
+    posted.Receive(args, element, row, stage);
+  } else {
+    AwaitPrevious<V::kPosts>(args.reporter);
+    if constexpr (V::kFused) {
+      LoadElement(args, element);
+      if (args.prologue == Prologue::kRmsNorm) NormLanes(row, args.dims.dims, stage.norm_lanes);
+    }
+  }
+  if constexpr (V::kFused && V::kMixed) {
+    if (args.of_row) FindRowLevels(args, stage, *rules);
+  }
+}
+
+// This thread's element of parts after the first `args.staged`.
+template <typename V>
+__device__ __forceinline__ void LoadLaterElement(const ArgsOf<V>& args, int part, int count,
+                                                 PostedRow<V::kShares>& posted, Element& element) {
+  element = MakeElement(args, part, count);
+  if constexpr (V::kPolls) {
+    posted.LoadLater(args, element);
+  } else {
+    LoadElement(args, element);
+  }
+}
+
+// Codes and table rows of `count` parts from `part` on (chunks from `chunk` on) to shared memory.
+// Requires: the lanes of the norm are visible, and no thread reads earlier parts any more. Ends with a barrier.
+template <typename V>
+__device__ __forceinline__ void StageParts(const ArgsOf<V>& args, const Element& element, int part, int chunk,
+                                           int count, const Stage& stage, MixedStage<V::kTokens>* mixed,
+                                           RuleStage* rules) {
+  if constexpr (V::kFused && V::kMixed) {
+    QuantizeParts<V::kTop256>(args, element, part, count, stage, *mixed, *rules);
+  } else if constexpr (V::kFused) {
+    QuantizeChunks<V::kTop256>(args, element, count, stage, [&](int, uint32_t) { return CountsOf(args); });
+  } else if constexpr (V::kMixed) {
+    CopyParts<V::kTokens, V::kTop256>(args, part, count, stage, *mixed);
+  } else {
+    CopyChunks<V::kTokens, V::kTop256>(args, chunk, count, stage);
+  }
+}
+
 // A unit is one chunk of 32 weight rows, a warp's work at a time; units are numbered chunk by chunk and each block
 // takes a range of them. Products of chunks go to memory; once every block has written its own, all of them sum up.
 // With lengths of their own, rows have a part of each chunk for every task whose lengths differ, staged apart.
 template <typename V>
-__global__ void __launch_bounds__(Cut<V::kTokens>::kThreads, 1)
-    ScDecodeKernel(const __grid_constant__ std::conditional_t<V::kMixed, MixedDecodeArgs, DecodeArgs> args) {
+__global__ void __launch_bounds__(Cut<V::kTokens>::kThreads, 1) ScDecodeKernel(const __grid_constant__ ArgsOf<V> args) {
   constexpr int kTokens = V::kTokens;
-  constexpr bool kTop256 = V::kTop256;
   constexpr bool kMixed = V::kMixed;
   constexpr bool kFused = V::kFused;
   constexpr bool kPolls = V::kPolls;
@@ -97,27 +175,17 @@ __global__ void __launch_bounds__(Cut<V::kTokens>::kThreads, 1)
   const int first_chunk = args.by_row_blocks.Quotient(begin);
   const int last_chunk = args.by_row_blocks.Quotient(end - 1);
   const Stage stage = MakeStage<kTokens, kFused>(shared, args.staged);
-  [[maybe_unused]] MixedStage<kTokens>* mixed = nullptr;
-  [[maybe_unused]] RuleStage* rules = nullptr;
-  int first_part = first_chunk;
-  int last_part = last_chunk;
-  if constexpr (kMixed) {
-    __shared__ MixedStage<kTokens> mixed_stage;
-    mixed = &mixed_stage;
-    if constexpr (kFused) {
-      __shared__ RuleStage rule_stage;
-      rules = &rule_stage;
-    }
-    first_part = first_chunk * args.part_count + PartOf(args, begin - first_chunk * args.row_blocks);
-    last_part = last_chunk * args.part_count + PartOf(args, end - 1 - last_chunk * args.row_blocks);
-  }
+  MixedStage<kTokens>* const mixed = SharedTables<V>();
+  RuleStage* const rules = SharedRules<V>();
+  const int first_part = PartOfUnit<V>(args, first_chunk, begin);
+  const int last_part = PartOfUnit<V>(args, last_chunk, end - 1);
 
   if constexpr (!kPosts) StartNext();
-  [[maybe_unused]] Element element;
+  Element element;
   if constexpr (kFused) element = MakeElement(args, first_part, min(args.staged, last_part - first_part + 1));
   uint4 ring[kRing];
   Walk<kWarps> current(args, first_chunk, begin - first_chunk * args.row_blocks + warp, begin + warp < end, lane);
-  [[maybe_unused]] PostedRow<kShares> posted;
+  PostedRow<kShares> posted;
   if constexpr (kPolls) posted.Look(args, element);
   // Weights do not depend on earlier kernels: the first tiles are in flight before the activations are. The others
   // wait until the activations have come: loads are answered in order, and those are what everyone waits for.
@@ -133,18 +201,7 @@ __global__ void __launch_bounds__(Cut<V::kTokens>::kThreads, 1)
     LoadRules(args, *rules);
     if (args.of_row) KeepNorm(args, stage);
   }
-  if constexpr (kPolls) {
-    posted.Receive(args, element, row, stage);
-  } else {
-    AwaitPrevious<kPosts>(args.reporter);
-    if constexpr (kFused) {
-      LoadElement(args, element);
-      if (args.prologue == Prologue::kRmsNorm) NormLanes(row, args.dims.dims, stage.norm_lanes);
-    }
-  }
-  if constexpr (kFused && kMixed) {
-    if (args.of_row) FindRowLevels(args, stage, *rules);
-  }
+  ReceiveRow<V>(args, row, stage, rules, posted, element);
 
   int unit = begin + warp;
   int slot = args.staged;
@@ -156,23 +213,10 @@ __global__ void __launch_bounds__(Cut<V::kTokens>::kThreads, 1)
       const int count = min(args.staged, last_part - part + 1);
       // The norm's lanes are there, or everybody is done with the chunks before.
       if (part != first_part || (kFused && (kMixed || args.prologue == Prologue::kRmsNorm))) __syncthreads();
-      if (kFused && part != first_part) {
-        element = MakeElement(args, part, count);
-        if constexpr (kPolls) {
-          posted.LoadLater(args, element);
-        } else {
-          LoadElement(args, element);
-        }
+      if constexpr (kFused) {
+        if (part != first_part) LoadLaterElement<V>(args, part, count, posted, element);
       }
-      if constexpr (kFused && kMixed) {
-        QuantizeParts<kTop256>(args, element, part, count, stage, *mixed, *rules);
-      } else if constexpr (kFused) {
-        QuantizeChunks<kTop256>(args, element, count, stage, [&](int, uint32_t) { return CountsOf(args); });
-      } else if constexpr (kMixed) {
-        CopyParts<kTokens, kTop256>(args, part, count, stage, *mixed);
-      } else {
-        CopyChunks<kTokens, kTop256>(args, chunk, count, stage);
-      }
+      StageParts<V>(args, element, part, chunk, count, stage, mixed, rules);
       if (part == first_part) {
 #pragma unroll
         for (int t = Cut<kTokens>::kEarly; t < kRing; ++t) ring[t] = LoadTile(current.unit, t);
@@ -181,7 +225,6 @@ __global__ void __launch_bounds__(Cut<V::kTokens>::kThreads, 1)
       }
       slot = 0;
     }
-    const uint32_t rows = SharedAddress(stage.rows) + slot * kTokens * kStageBytes;
     int stop = min(end, (chunk + 1) * args.row_blocks);
     if constexpr (kMixed) stop = min(end, chunk * args.row_blocks + args.part_end[part % args.part_count]);
     for (; unit < stop; unit += kWarps) {
@@ -189,23 +232,8 @@ __global__ void __launch_bounds__(Cut<V::kTokens>::kThreads, 1)
       next.Step(args, unit + kWarps < end, lane);
       const float next_scale =
           LoadScale(next.unit);  // a unit ahead: it is needed where nothing is left that hides the wait
-      unsigned all[kTokens] = {};
-      unsigned negative[kTokens] = {};
-#pragma unroll
-      for (int t = 0; t < kChunkTiles; ++t) {
-        const uint4 weights = ring[t % kRing];
-#pragma unroll
-        for (int n = 0; n < kTokens; ++n) {
-          AddTile(weights, rows + n * kStageBytes, t * kTileDims * kRowBytes,
-                  stage.codes + (slot * kTokens + n) * kChunkDims + t * kTileDims, all[n], negative[n],
-                  kTop256 && (stage.top_tiles[slot * kTokens + n] >> t & 1) != 0);
-        }
-        ring[t % kRing] =
-            t + kRing < kChunkTiles ? LoadTile(current.unit, t + kRing) : LoadTile(next.unit, t + kRing - kChunkTiles);
-      }
       int acc[kTokens];
-#pragma unroll
-      for (int n = 0; n < kTokens; ++n) acc[n] = static_cast<int>(all[n]) - static_cast<int>(negative[n] >> 6);
+      MultiplyUnit<V::kTop256>(current.unit, next.unit, stage, slot, ring, acc);
       const int row_block = current.row_block;
       current = next;
 #pragma unroll

@@ -3,7 +3,9 @@
 #pragma once
 
 #include "kernels/cuda/device/element.cuh"
+#include "kernels/cuda/device/shared_address.cuh"
 #include "kernels/cuda/sc/decode/args.cuh"
+#include "kernels/cuda/sc/decode/stage.cuh"
 
 namespace stoch::cuda::decode {
 
@@ -59,5 +61,28 @@ __device__ __forceinline__ void LoadTiles(const Unit& unit, uint4 (&tiles)[kTile
   }
 }
 __device__ __forceinline__ float LoadScale(const Unit& unit) { return unit.tiles > 0 ? __ldg(unit.scale) : 0.0f; }
+
+// acc[token] = the signed counts of a unit, whose first kRing tiles are in `ring`, against the staged rows of `slot`. The
+// first tiles of `next` take their places.
+template <bool kTop256, int kTokens, int kRing>
+__device__ __forceinline__ void MultiplyUnit(const Unit& unit, const Unit& next, const Stage& stage, int slot,
+                                             uint4 (&ring)[kRing], int (&acc)[kTokens]) {
+  const uint32_t rows = SharedAddress(stage.rows) + slot * kTokens * kStageBytes;
+  unsigned all[kTokens] = {};
+  unsigned negative[kTokens] = {};
+#pragma unroll
+  for (int t = 0; t < kChunkTiles; ++t) {
+    const uint4 weights = ring[t % kRing];
+#pragma unroll
+    for (int n = 0; n < kTokens; ++n) {
+      AddTile(weights, rows + n * kStageBytes, t * kTileDims * kRowBytes,
+              stage.codes + (slot * kTokens + n) * kChunkDims + t * kTileDims, all[n], negative[n],
+              kTop256 && (stage.top_tiles[slot * kTokens + n] >> t & 1) != 0);
+    }
+    ring[t % kRing] = t + kRing < kChunkTiles ? LoadTile(unit, t + kRing) : LoadTile(next, t + kRing - kChunkTiles);
+  }
+#pragma unroll
+  for (int n = 0; n < kTokens; ++n) acc[n] = static_cast<int>(all[n]) - static_cast<int>(negative[n] >> 6);
+}
 
 }  // namespace stoch::cuda::decode

@@ -232,6 +232,50 @@ __device__ __forceinline__ void CombineRows(const LookupArgs& args, float* share
   }
 }
 
+// Outputs of the block's share, once all products are there: rows of slots, or sums over the slots of a row.
+__device__ __forceinline__ void Combine(const LookupArgs& args, float* shared) {
+  if (args.combine.top_k > 0 && args.words != nullptr) {
+    CombineRows<true>(args, shared);
+  } else if (args.combine.top_k > 0) {
+    CombineRows<false>(args, shared);
+  } else if (args.words != nullptr) {
+    CombineSlots<true>(args);
+  } else {
+    CombineSlots<false>(args);
+  }
+}
+
+// Weights of every expert to `places`, for as many as there is room: a load less once the choice is known.
+__device__ __forceinline__ void StagePlaces(const LookupArgs& args, SlotWeights* places) {
+  if (static_cast<int>(threadIdx.x) >= args.places) return;
+  const int matrix = args.by_experts.Quotient(static_cast<int>(threadIdx.x));
+  const ScWeightView& view = args.views[matrix][static_cast<int>(threadIdx.x) - matrix * args.experts];
+  places[threadIdx.x] = {view.codes, view.scales};
+}
+
+// Weights of the chosen experts of the rows of chunks up to `last_chunk`, [row][slot][matrix] from first_row on.
+template <bool kPolls>
+__device__ __forceinline__ void FindWeights(const LookupArgs& args, int first_row, int last_chunk,
+                                            const SlotWeights* places, SlotWeights* weights) {
+  const int tasks = (args.by_chunks.Quotient(last_chunk) + 1 - first_row) * args.row_tasks();
+  for (int i = static_cast<int>(threadIdx.x); i < tasks; i += kThreads) {
+    const int slot = args.by_matrices.Quotient(i);
+    const int matrix = i - slot * args.matrices;
+    int expert;
+    if constexpr (kPolls) {
+      expert = static_cast<int>(Receive(args.posted_chosen + slot)) - 1;
+    } else {
+      expert = __ldcg(args.chosen + first_row * args.row_slots + slot);
+    }
+    if (args.places > 0) {
+      weights[i] = places[matrix * args.experts + expert];
+    } else {
+      const ScWeightView& view = args.views[matrix][expert];
+      weights[i] = {view.codes, view.scales};
+    }
+  }
+}
+
 // kPolls: of one row that is settled, whose experts the kernel in front posts.
 template <bool kTop256, bool kPolls>
 __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid_constant__ LookupArgs args) {
@@ -249,13 +293,8 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
   auto* weights = reinterpret_cast<SlotWeights*>(norms[1] + kRowLanes);
   if (threadIdx.x >= kChunkDims) stage.norm_lanes = norms[1];  // of the chunk whose elements this thread has
 
-  // Where every expert's matrices are: a look in memory less once the choice is known.
   SlotWeights* places = weights + args.max_tasks;
-  if (static_cast<int>(threadIdx.x) < args.places) {
-    const int matrix = args.by_experts.Quotient(static_cast<int>(threadIdx.x));
-    const ScWeightView& view = args.views[matrix][static_cast<int>(threadIdx.x) - matrix * args.experts];
-    places[threadIdx.x] = {view.codes, view.scales};
-  }
+  StagePlaces(args, places);
   int count = min(args.staged, last_chunk - first_chunk + 1);
   Element element = MakeSlotElement(args, first_chunk, count);
   __syncthreads();
@@ -269,32 +308,13 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
     if (args.prologue == Prologue::kRmsNorm) SlotNorms(args, first_chunk, count, norms);
   };
   const auto counts_of = [&](int, uint32_t) { return decode::CountsOf(args); };
-  const auto find_weights = [&] {
-    const int tasks = (args.by_chunks.Quotient(last_chunk) + 1 - first_row) * args.row_tasks();
-    for (int i = static_cast<int>(threadIdx.x); i < tasks; i += kThreads) {
-      const int slot = args.by_matrices.Quotient(i);
-      const int matrix = i - slot * args.matrices;
-      int expert;
-      if constexpr (kPolls) {
-        expert = static_cast<int>(Receive(args.posted_chosen + slot)) - 1;
-      } else {
-        expert = __ldcg(args.chosen + first_row * args.row_slots + slot);
-      }
-      if (args.places > 0) {
-        weights[i] = places[matrix * args.experts + expert];
-      } else {
-        const ScWeightView& view = args.views[matrix][expert];
-        weights[i] = {view.codes, view.scales};
-      }
-    }
-  };
-  // A few tiles first, the others once the count rows are there, which everyone waits for: loads are answered in order.
+  const auto find_weights = [&] { FindWeights<kPolls>(args, first_row, last_chunk, places, weights); };
+  // A few tiles first, the others (kEarly..) once the count rows are there, which all wait for: loads return in order.
   const auto load_first = [&](const Walk::InMatrix& place) {
     current.TakeFrom(place);
     decode::LoadTiles<0, kEarly>(current.unit, ring);
     scale = decode::LoadScale(current.unit);
   };
-  const auto load_others = [&] { decode::LoadTiles<kEarly, kRing>(current.unit, ring); };
   // Settled data need not wait for the kernel before: of gate and up the rows, while experts are being chosen; of
   // down the experts' weights, while gate and up are summed.
   if (kPolls || args.x_settled) {
@@ -318,10 +338,9 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
     __syncthreads();
     if (!args.chosen_settled) load_first(place);
   }
-  if (kPolls || args.x_settled) load_others();
+  if (kPolls || args.x_settled) decode::LoadTiles<kEarly, kRing>(current.unit, ring);
 
-  int unit = begin + warp;
-  int slot = args.staged;
+  int unit = begin + warp, slot = args.staged;
   for (int chunk = first_chunk; chunk <= last_chunk; ++chunk, ++slot) {
     if (slot == args.staged) {
       if (chunk != first_chunk) {
@@ -336,46 +355,27 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
       }
       if (chunk != first_chunk || !(kPolls || args.x_settled)) {
         decode::QuantizeChunks<kTop256>(args, element, count, stage, counts_of);
-        if (chunk == first_chunk) load_others();
+        if (chunk == first_chunk) decode::LoadTiles<kEarly, kRing>(current.unit, ring);
       }
       slot = 0;
     }
-    const uint32_t rows = SharedAddress(stage.rows) + slot * kStageBytes;
-    const uint8_t* codes = stage.codes + slot * kChunkDims;
     const int row = args.by_chunks.Quotient(chunk);
     const int own_chunk = chunk - row * args.dims.chunks;
-    const int stop = min(end, (chunk + 1) * args.row_blocks);
-    for (; unit < stop; unit += kWarps) {
+    for (const int stop = min(end, (chunk + 1) * args.row_blocks); unit < stop; unit += kWarps) {
       Walk next = current;
       next.Step(args, unit + kWarps < end, lane);
       const float next_scale = decode::LoadScale(next.unit);
-      unsigned all = 0;
-      unsigned negative = 0;
-#pragma unroll
-      for (int t = 0; t < kChunkTiles; ++t) {
-        decode::AddTile(ring[t], rows, t * kTileDims * decode::kRowBytes, codes + t * kTileDims, all, negative,
-                        kTop256 && (stage.top_tiles[slot] >> t & 1) != 0);
-        ring[t] = decode::LoadTile(next.unit, t);
-      }
-      static_assert(kRing == kChunkTiles);
-      const int acc = static_cast<int>(all) - static_cast<int>(negative >> 6);
+      int acc[1];
+      decode::MultiplyUnit<kTop256>(current.unit, next.unit, stage, slot, ring, acc);
       const int64_t place =
           static_cast<int64_t>(row * args.row_blocks + current.row_block) * args.dims.chunks + own_chunk;
       decode::StoreProduct<1>(args, place * kTileRows + lane,
-                              BipolarProduct(acc, args.gain, stage.scales[slot], scale));
+                              BipolarProduct(acc[0], args.gain, stage.scales[slot], scale));
       current = next;
       scale = next_scale;
     }
   }
-  if (args.combine.top_k > 0 && args.words != nullptr) {
-    CombineRows<true>(args, reinterpret_cast<float*>(stage.rows));
-  } else if (args.combine.top_k > 0) {
-    CombineRows<false>(args, reinterpret_cast<float*>(stage.rows));
-  } else if (args.words != nullptr) {
-    CombineSlots<true>(args);
-  } else {
-    CombineSlots<false>(args);
-  }
+  Combine(args, reinterpret_cast<float*>(stage.rows));
 }
 
 auto KernelOf(bool top256, bool polls) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/ring/hop_route.h"
+#include "kernels/plan/hop_route.h"
 
 #include <array>
 #include <cstdlib>
 
 #include "kernels/base/error.h"
 
-namespace stoch::cuda {
+namespace stoch {
 namespace {
 
 constexpr const char* kVariable = "STOCH_RING_ROUTE";
@@ -49,4 +49,4 @@ std::string AskedHopRoute() {
   return asked;
 }
 
-}  // namespace stoch::cuda
+}  // namespace stoch

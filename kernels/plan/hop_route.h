@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace stoch::cuda {
+namespace stoch {
 
 // kPeer: one copy into the next GPU's memory, by a copy engine.
 // kHost: two copies, through pinned memory of the host.
@@ -21,4 +21,4 @@ HopRoute ChooseHopRoute(std::string_view asked, bool has_peers);
 // The environment's STOCH_RING_ROUTE; empty where that is not set. Errors: InvalidInput for a name that is none.
 std::string AskedHopRoute();
 
-}  // namespace stoch::cuda
+}  // namespace stoch

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which way hops of a ring take, for GPUs that need not be there.
-#include "kernels/cuda/ring/hop_route.h"
+#include "kernels/plan/hop_route.h"
 
 #include <gtest/gtest.h>
 
@@ -12,9 +12,6 @@
 
 namespace stoch::test {
 namespace {
-
-using cuda::ChooseHopRoute;
-using cuda::HopRoute;
 
 TEST(HopRoute, IsWhatTheGpusHave) {
   EXPECT_EQ(ChooseHopRoute("", true), HopRoute::kPeer);
@@ -36,16 +33,16 @@ TEST(HopRoute, IsRefusedByNameWhereItIsNotThere) {
 TEST(HopRoute, ComesFromTheEnvironment) {
   const char* name = "STOCH_RING_ROUTE";
   const ScopedVariable empty(name, "");  // whatever it was is there again in the end
-  EXPECT_EQ(cuda::AskedHopRoute(), "");
+  EXPECT_EQ(AskedHopRoute(), "");
   unsetenv(name);
-  EXPECT_EQ(cuda::AskedHopRoute(), "");
+  EXPECT_EQ(AskedHopRoute(), "");
   for (const HopRoute route : {HopRoute::kPeer, HopRoute::kHost}) {
     const ScopedVariable asked(name, std::string(HopRouteName(route)).c_str());
-    EXPECT_EQ(cuda::AskedHopRoute(), HopRouteName(route));
-    EXPECT_EQ(ChooseHopRoute(cuda::AskedHopRoute(), true), route);
+    EXPECT_EQ(AskedHopRoute(), HopRouteName(route));
+    EXPECT_EQ(ChooseHopRoute(AskedHopRoute(), true), route);
   }
   const ScopedVariable wrong(name, "nvlink");
-  ExpectInvalid([] { (void)cuda::AskedHopRoute(); }, {"STOCH_RING_ROUTE=nvlink", "expected peer or host"});
+  ExpectInvalid([] { (void)AskedHopRoute(); }, {"STOCH_RING_ROUTE=nvlink", "expected peer or host"});
 }
 
 }  // namespace
