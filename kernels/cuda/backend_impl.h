@@ -12,8 +12,8 @@
 //   sampling/logit_queries.h   CudaLogitQueries, LaunchPickTokens, LaunchLogProbs
 //   weights/weights.h          MakeLinear, MakeVector, MakeEmbedding, Unpack
 //   runtime/graph.h            GraphCache
-//   comm/device_group.h        DeviceGroup: all-gathers, graphs over several devices
-//   ring/attention.h           RunRingAttention
+//   fabric/comm/device_group.h DeviceGroup: all-gathers, graphs over several devices
+//   fabric/ring/attention.h    RunRingAttention
 #pragma once
 
 #include <map>
@@ -26,9 +26,9 @@
 
 #include "kernels/backend.h"
 #include "kernels/caller_streams.h"
-#include "kernels/cuda/comm/device_group.h"
-#include "kernels/cuda/comm/peer_access.h"
-#include "kernels/cuda/ring/attention.h"
+#include "kernels/cuda/fabric/comm/device_group.h"
+#include "kernels/cuda/fabric/comm/peer_access.h"
+#include "kernels/cuda/fabric/ring/attention.h"
 #include "kernels/cuda/runtime/caller_order.h"
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/cuda/runtime/graph.h"

@@ -20,8 +20,8 @@ TEST(PlansRule, HaveNoFlags) {
 }
 
 TEST(ChooserRule, KernelsReadPlans) {
-  EXPECT_EQ(Findings(CheckChooser, "kernels/cuda/attention/wide/wide.cu", "if (ctx.traits.has_wgmma) Run();\n"), 1u);
-  EXPECT_EQ(Findings(CheckChooser, "kernels/cuda/attention/wide/wide.cu", "Run();  // traits.has_wgmma\n"), 0u);
+  EXPECT_EQ(Findings(CheckChooser, "kernels/cuda/attention/hopper/wide.cu", "if (ctx.traits.has_wgmma) Run();\n"), 1u);
+  EXPECT_EQ(Findings(CheckChooser, "kernels/cuda/attention/hopper/wide.cu", "Run();  // traits.has_wgmma\n"), 0u);
   EXPECT_EQ(Findings(CheckChooser, "kernels/cuda/runtime/gpu_probe.cu", "traits.has_wgmma = true;\n"), 0u);
   EXPECT_EQ(Findings(CheckChooser, "kernels/plan/attention/plan.cc", "if (gpu.traits.has_wgmma) return;\n"), 0u);
 }

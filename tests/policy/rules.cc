@@ -115,7 +115,8 @@ std::vector<Layer> MakeLayers() {
   const Patterns kernels = Patterns{"kernels/*.h"} + numbers;
   const Patterns planned = kernels + Patterns{"kernels/plan/"};
   const Patterns cuda = planned + Patterns{"kernels/cuda/base/", "kernels/cuda/sc/format/"};
-  const Patterns launch = cuda + Patterns{"kernels/cuda/runtime/", "kernels/cuda/device/"};
+  const Patterns handover = cuda + Patterns{"kernels/cuda/handover/"};
+  const Patterns launch = handover + Patterns{"kernels/cuda/runtime/", "kernels/cuda/device/"};
   const Patterns linear = launch + Patterns{"kernels/cuda/prologue/"};
   const Patterns checkpoint = {"loader/*.h", "kernels/backend.h", "kernels/base/", "kernels/math/"};
   const Patterns models = kernels + Patterns{"loader/", "models/"};
@@ -136,34 +137,37 @@ std::vector<Layer> MakeLayers() {
       {"kernels/cpu/", kernels + Patterns{"kernels/cpu/simd/"}},
       {"kernels/cuda/base/", planned},
       {"kernels/cuda/sc/format/", cuda},
-      {"kernels/cuda/runtime/", cuda},
-      {"kernels/cuda/device/", cuda},
+      {"kernels/cuda/handover/", cuda},
+      {"kernels/cuda/runtime/", handover},
+      {"kernels/cuda/device/", handover},
       {"kernels/cuda/prologue/", launch},
       {"kernels/cuda/sc/batch/", linear},
       {"kernels/cuda/sc/decode/", linear},
       {"kernels/cuda/sc/table/", linear + Patterns{"kernels/cuda/sc/batch/"}},
-      {"kernels/cuda/sc/tensor_core/", linear + Patterns{"kernels/cuda/sc/batch/", "kernels/cuda/sc/experts/*.h"}},
+      {"kernels/cuda/sc/tensor_core/", linear},
+      {"kernels/cuda/sc/hopper/",
+       linear + Patterns{"kernels/cuda/sc/batch/", "kernels/cuda/sc/experts/*.h", "kernels/cuda/sc/tensor_core/"}},
       {"kernels/cuda/sc/experts/", linear + Patterns{"kernels/cuda/sc/decode/"}},
       {"kernels/cuda/sc/", linear + Patterns{"kernels/cuda/sc/", "kernels/cuda/plain/product.h"}},
       {"kernels/cuda/attention/split/", launch + Patterns{"kernels/cuda/attention/*.h"}},
-      {"kernels/cuda/attention/wide/",
+      {"kernels/cuda/attention/hopper/",
        launch + Patterns{"kernels/cuda/attention/*.h", "kernels/cuda/sc/tensor_core/operand.cuh"}},
       {"kernels/cuda/attention/", launch},
       {"kernels/cuda/baseline/", linear + Patterns{"kernels/cuda/weights/", "kernels/cuda/attention/*.h"}},
       {"kernels/cuda/plain/", launch + Patterns{"kernels/cuda/attention/"}},
-      {"kernels/cuda/comm/", launch},
-      {"kernels/cuda/ring/", launch + Patterns{"kernels/cuda/attention/*.h", "kernels/cuda/comm/*.h"}},
+      {"kernels/cuda/fabric/comm/", launch},
+      {"kernels/cuda/fabric/ring/", launch + Patterns{"kernels/cuda/attention/*.h", "kernels/cuda/fabric/comm/*.h"}},
       {"kernels/cuda/families/",
        linear + Patterns{"kernels/cuda/weights/", "kernels/cuda/baseline/*.h", "kernels/cuda/sc/experts/*.h",
-                         "kernels/cuda/sc/tensor_core/grouped.h", "kernels/cuda/plain/product.h",
+                         "kernels/cuda/sc/hopper/grouped.h", "kernels/cuda/plain/product.h",
                          "kernels/cuda/mixed/experts.h", "kernels/cuda/mixed/linear.h"}},
       {"kernels/cuda/sampling/", launch},
       {"kernels/cuda/weights/", launch + Patterns{"kernels/cuda/plain/product.h"}},
       {"kernels/cuda/mixed/",
        linear + Patterns{"kernels/cuda/weights/", "kernels/cuda/plain/product.h", "kernels/cuda/sc/*.h",
                          "kernels/cuda/sc/decode/decode.h", "kernels/cuda/sc/table/table.h",
-                         "kernels/cuda/sc/tensor_core/batch_wgmma.h", "kernels/cuda/sc/tensor_core/chunk_words.h",
-                         "kernels/cuda/sc/tensor_core/row_groups.h"}},
+                         "kernels/cuda/sc/hopper/batch_wgmma.h", "kernels/cuda/sc/hopper/chunk_words.h",
+                         "kernels/cuda/sc/hopper/row_groups.h"}},
       {"kernels/cuda/linear/",
        linear + Patterns{"kernels/cuda/baseline/linear.h", "kernels/cuda/mixed/*.h", "kernels/cuda/weights/",
                          "kernels/cuda/plain/product.h", "kernels/cuda/sc/*.h"}},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows whose positions are dealt over devices (kernels/stripes.h): each device works on its own positions for the rows of
-// all, in steps, and reads what the others found. For ring/, which orders the steps of the devices.
+// all, in steps, and reads what the others found. For fabric/ring/, which orders the steps of the devices.
 //
 // A device's cache has local positions, and so have its scores; lanes, masks and windows go by absolute position.
 // Bits: as the row kernels.

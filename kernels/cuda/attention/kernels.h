@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Launchers of the routes of attention (kernels/plan/attention/route.h) and the arguments that they share. Private to
-// this folder and to ring/.
+// this folder and to fabric/ring/.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/attention/dilated.cuh"
 #include "kernels/cuda/attention/kv_cache.h"
-#include "kernels/cuda/base/row_post.h"
+#include "kernels/cuda/handover/row_post.h"
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/cuda/runtime/pass.h"
 #include "kernels/cuda/runtime/stripe_view.h"
@@ -106,7 +106,7 @@ struct HeadNorm {
 };
 
 // Words of the one row of a pass that the previous kernel posts, and where its output is to be posted
-// (runtime/row_channel.h).
+// (handover/row_channel.h).
 struct PostedHeads {
   const uint32_t* q = nullptr;  // [num_heads * head_dim]; null: q, k and v are in memory once that kernel has ended
   const uint32_t* k = nullptr;
@@ -187,7 +187,7 @@ void LaunchScSplit(DeviceContext& ctx, const AttentionArgs& args, const SplitPla
 void LaunchExactSplit(DeviceContext& ctx, const AttentionArgs& args, const SplitPlan& plan, const RowSet& rows,
                       const SplitScratch& scratch);
 
-// ---- tile.cu and wide/wide.cu: SC attention of a batch of tiles, by binary tensor cores (mma.sync) and by wgmma.
+// ---- tile.cu and hopper/wide.cu: SC attention of a batch of tiles, by binary tensor cores (mma.sync) and by wgmma.
 // Requires: for wide tiles TakesBatch.
 void LaunchScTiles(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTilePlan& plan,
                    const ScOperands& operands, const TileSet& tiles, const TileBatch& batch);

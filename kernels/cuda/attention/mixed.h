@@ -37,7 +37,7 @@ MixedQueries LaunchAppendMixed(DeviceContext& ctx, Scratch& scratch, const Atten
 void ShowMixedLengths(DeviceContext& ctx, const AttentionArgs& args, const OpSite& site, const MixedProducts& products,
                       const CudaPass& pass, const MixedQueries& rows);
 
-// wide/wide.cu: tiles of rows with lengths of their own. Codes of q are those of ranks; qk, av and the swapped streams in
+// hopper/wide.cu: tiles of rows with lengths of their own. Codes of q are those of ranks; qk, av and the swapped streams in
 // args.kv are the longest's. Requires: LongestShape, its plan, and TakesBatch.
 struct WideLengths {
   const RankTable* qk_ranks = nullptr;  // [slots]

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/base/row_post.h"
+#include "kernels/cuda/handover/row_post.h"
 #include "kernels/math/elementary.h"
 
 namespace stoch::cuda {
@@ -108,7 +108,7 @@ __device__ __forceinline__ uint32_t ReceiveLast(const uint32_t* from) {
   return word;
 }
 
-// A float of a row that a kernel posts for the next one (runtime/row_channel.h) as its bits, +0 as -0: neither sums nor
+// A float of a row that a kernel posts for the next one (handover/row_channel.h) as its bits, +0 as -0: neither sums nor
 // codes tell them apart.
 __device__ __forceinline__ uint32_t ValueWord(float value) {
   const uint32_t bits = FloatToBits(value);

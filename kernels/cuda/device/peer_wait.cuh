@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/base/row_post.h"
 #include "kernels/cuda/device/exchange.cuh"
+#include "kernels/cuda/handover/row_post.h"
 
 namespace stoch::cuda {
 

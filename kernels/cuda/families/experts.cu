@@ -21,7 +21,7 @@
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/runtime/ops.h"
 #include "kernels/cuda/sc/experts/lookup.h"
-#include "kernels/cuda/sc/tensor_core/grouped.h"
+#include "kernels/cuda/sc/hopper/grouped.h"
 #include "kernels/family_check.h"
 
 namespace stoch::cuda {

@@ -115,7 +115,7 @@ __device__ __forceinline__ void ReceiveAndRoute(const RouterArgs& args, int row)
   RouteRow(args.route, row, logits);
 }
 
-// kPolls: of one row that the kernel in front posts (runtime/row_channel.h).
+// kPolls: of one row that the kernel in front posts (handover/row_channel.h).
 template <typename T, int kRows, bool kPolls>
 __global__ void __launch_bounds__(kProductThreads, 1) RouterKernel(const __grid_constant__ RouterArgs args) {
   constexpr int kVector = 16 / sizeof(T);

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "kernels/cuda/mixed/shared_slots.h"
-#include "kernels/cuda/sc/tensor_core/chunk_words.h"
-#include "kernels/cuda/sc/tensor_core/row_groups.h"
+#include "kernels/cuda/sc/hopper/chunk_words.h"
+#include "kernels/cuda/sc/hopper/row_groups.h"
 #include "kernels/plan/linear/mixed.h"
 
 namespace stoch::cuda {

@@ -8,8 +8,8 @@
 #include "kernels/base/check.h"
 #include "kernels/cuda/mixed/shared_slots.h"
 #include "kernels/cuda/sc/decode/decode.h"
+#include "kernels/cuda/sc/hopper/batch_wgmma.h"
 #include "kernels/cuda/sc/table/table.h"
-#include "kernels/cuda/sc/tensor_core/batch_wgmma.h"
 #include "kernels/plan/linear/mixed.h"
 #include "kernels/plan/linear/sc.h"
 

@@ -63,7 +63,7 @@ __device__ __forceinline__ void NormLanes(const float* x, int cols, float* share
   NormLane<1>({x}, cols, j, {shared});
 }
 
-// A lane of the norm, and a thread's element, of a row that the kernel in front posts (runtime/row_channel.h). Look asks for
+// A lane of the norm, and a thread's element, of a row that the kernel in front posts (handover/row_channel.h). Look asks for
 // the first words and returns at once; a block that begins late has its row before what it asks for then.
 struct PostedLane {
   static constexpr int kInFlight = 16;

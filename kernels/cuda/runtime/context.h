@@ -13,7 +13,7 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/base/grid_barrier.cuh"
 #include "kernels/cuda/base/site_reporter.h"
-#include "kernels/cuda/runtime/row_channel.h"
+#include "kernels/cuda/handover/row_channel.h"
 #include "kernels/cuda/runtime/site_table.h"
 #include "kernels/cuda/runtime/workspace.h"
 #include "kernels/cuda/sc/format/tables.h"

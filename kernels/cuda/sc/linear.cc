@@ -9,9 +9,9 @@
 #include "kernels/cuda/plain/product.h"
 #include "kernels/cuda/sc/batch/quantize.h"
 #include "kernels/cuda/sc/decode/decode.h"
+#include "kernels/cuda/sc/hopper/batch_wgmma.h"
+#include "kernels/cuda/sc/hopper/prefill.h"
 #include "kernels/cuda/sc/table/table.h"
-#include "kernels/cuda/sc/tensor_core/batch_wgmma.h"
-#include "kernels/cuda/sc/tensor_core/prefill.h"
 #include "kernels/cuda/sc/tensor_core/streams.h"
 #include "kernels/cuda/sc/tiles/tiles.h"
 

@@ -53,7 +53,7 @@ enum class AttentionNorm : uint8_t {
 // How a pass of one row arrives, and how its output leaves.
 enum class AttentionHandover : uint8_t {
   kMemory,  // in memory, at the end of a kernel
-  kWords,   // word by word where the kernel before posts it (runtime/row_channel.h): this one polls and posts
+  kWords,   // word by word where the kernel before posts it (handover/row_channel.h): this one polls and posts
 };
 // Rows that are attended, once all of a pass are appended.
 enum class AttentionRows : uint8_t { kAll, kOutputs };

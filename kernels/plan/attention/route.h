@@ -26,8 +26,8 @@ enum class AttentionRoute : uint8_t {
   kDealtRows,     // split/dealt.cu with products of its own
   // Long sequences by SC: tiles of 64 rows.
   kScTiles,    // tile*.cu: binary tensor cores (mma.sync)
-  kScWide,     // wide/wide.cu: four tiles at a time by binary wgmma
-  kMixedWide,  // wide/wide.cu with a stream length for every (row, head)
+  kScWide,     // hopper/wide.cu: four tiles at a time by binary wgmma
+  kMixedWide,  // hopper/wide.cu with a stream length for every (row, head)
   // fp32, and the fp16 baseline over a cache of halves.
   kExactRows,   // exact.cu: a block per row and head
   kExactSplit,  // split/exact.cu: contexts cut over the GPU

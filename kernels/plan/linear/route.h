@@ -14,8 +14,8 @@ enum class LinearRoute : uint8_t {
   kScDecode,      // sc/decode/decode.cu: count rows in shared memory, 1 to 8 tokens at a time
   kScFew,         // sc/table/few.cu: 2 to 4 tokens, counts of all of them in one look-up
   kScTable,       // sc/table/table.cu: 5 to 16 tokens, residuals of all of them in one look-up
-  kScBatch,       // sc/tensor_core/batch_wgmma.cu: up to 256 tokens on binary wgmma, split-K over blocks
-  kScPrompt,      // sc/tensor_core/prefill_wgmma.cu: any number of tokens in tiles of 192
+  kScBatch,       // sc/hopper/batch_wgmma.cu: up to 256 tokens on binary wgmma, split-K over blocks
+  kScPrompt,      // sc/hopper/prefill_wgmma.cu: any number of tokens in tiles of 192
   kScTiles,       // sc/tiles/tiles.cu: any number of tokens in tiles of 64, on binary mma.sync
   kScTilesSplit,  // sc/tiles/tiles.cu: up to 256 tokens, split-K over blocks
   kScGeneric,     // plain/product.cu: any operator
@@ -23,15 +23,15 @@ enum class LinearRoute : uint8_t {
   kMixedDecode,   // sc/decode/decode.cu, 1 to 8 rows at a time
   kMixedFew,      // sc/table/few.cu
   kMixedTable,    // sc/table/table.cu, 5 to 16 rows at a time
-  kMixedBatch,    // sc/tensor_core/batch_wgmma.cu, 17 to 32 rows at a time
-  kMixedPrompt,   // sc/tensor_core/row_groups.cu: all rows as one group of the longest streams
-  kMixedGroups,   // sc/tensor_core/row_groups.cu: rows in order of the group of their length
-  kMixedChunks,   // sc/tensor_core/chunk_words.cu: a length for every (row, chunk)
+  kMixedBatch,    // sc/hopper/batch_wgmma.cu, 17 to 32 rows at a time
+  kMixedPrompt,   // sc/hopper/row_groups.cu: all rows as one group of the longest streams
+  kMixedGroups,   // sc/hopper/row_groups.cu: rows in order of the group of their length
+  kMixedChunks,   // sc/hopper/chunk_words.cu: a length for every (row, chunk)
   kMixedSorted,   // mixed/linear.cc: rows sorted by length on the host, each length by its SC route
   kMixedGeneric,  // plain/product.cu: any of them
   // SC of experts.
   kExpertLookup,   // sc/experts/lookup.cu: every slot on its own, count rows in shared memory
-  kExpertGroups,   // sc/tensor_core/grouped.cu: slots of an expert together, in tiles of 192, on binary wgmma
+  kExpertGroups,   // sc/hopper/grouped.cu: slots of an expert together, in tiles of 192, on binary wgmma
   kExpertGeneric,  // plain/product.cu: any operator
   // fp32.
   kExactVector,  // linear/exact.cu: 1 to 4 rows at a time, x in shared memory

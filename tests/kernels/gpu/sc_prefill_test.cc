@@ -12,8 +12,8 @@
 
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/memory.h"
-#include "kernels/cuda/sc/tensor_core/prefill.h"
-#include "kernels/cuda/sc/tensor_core/prefill_kernels.h"
+#include "kernels/cuda/sc/hopper/prefill.h"
+#include "kernels/cuda/sc/hopper/prefill_kernels.h"
 #include "kernels/cuda/sc/tiles/tiles.h"
 #include "kernels/math/random.h"
 #include "kernels/plan/sc_traits.h"

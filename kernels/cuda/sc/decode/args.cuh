@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/base/grid_barrier.cuh"
 #include "kernels/cuda/device/reduce.cuh"
-#include "kernels/cuda/runtime/row_channel.h"
+#include "kernels/cuda/handover/row_channel.h"
 #include "kernels/cuda/sc/decode/decode.h"
 #include "kernels/cuda/sc/format/lengths.h"
 
@@ -31,7 +31,7 @@ inline constexpr int kStageBytes = kChunkDims * kRowBytes;  // of a token's stag
 enum class InputKind : uint8_t {
   kCodes,   // memory: a kernel before quantizes them
   kFloats,  // memory: the kernel quantizes f(x) of the one row
-  kPolled,  // the same where the kernel before posts the row word by word (runtime/row_channel.h)
+  kPolled,  // the same where the kernel before posts the row word by word (handover/row_channel.h)
 };
 enum class OutputKind : uint8_t {
   kMemory,
@@ -102,7 +102,7 @@ struct DecodeArgs {
   int tokens = 0;
   const float* x = nullptr;  // the one row that is quantized here; not read where there are codes
   const float* y = nullptr;  // its norm weight or x2
-  bool polls = false;        // x, and x2, are words that the kernel in front posts (runtime/row_channel.h)
+  bool polls = false;        // x, and x2, are words that the kernel in front posts (handover/row_channel.h)
   const uint8_t* counts = nullptr;
   float norm_eps = 0;
   int masks = 1;

@@ -64,7 +64,7 @@ struct Walk {
     unit.tiles = static_cast<int>(static_cast<unsigned>(args.dims.chunk_dims(chunk) + kTileDims - 1) / kTileDims);
   }
 };
-// kPosts: the next kernel starts behind the wait, not before (runtime/row_channel.h).
+// kPosts: the next kernel starts behind the wait, not before (handover/row_channel.h).
 template <bool kPosts>
 __device__ __forceinline__ void AwaitPrevious(const SiteReporter& reporter) {
   WaitForPrevious();

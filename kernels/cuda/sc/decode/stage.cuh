@@ -137,7 +137,7 @@ __device__ __forceinline__ auto PatienceOf(const DecodeArgs& args) {
   }
 }
 
-// An element of a row that the kernel before posts (runtime/row_channel.h). kShares: other GPUs post parts of it.
+// An element of a row that the kernel before posts (handover/row_channel.h). kShares: other GPUs post parts of it.
 template <bool kShares>
 struct PostedElement {
   uint32_t x = 1;

@@ -6,8 +6,8 @@
 #include "kernels/cuda/prologue/held_codes.cuh"
 #include "kernels/cuda/prologue/norm_factor.cuh"
 #include "kernels/cuda/runtime/launch.h"
-#include "kernels/cuda/sc/tensor_core/grouped_kernels.h"
-#include "kernels/cuda/sc/tensor_core/row_group_kernels.h"
+#include "kernels/cuda/sc/hopper/grouped_kernels.h"
+#include "kernels/cuda/sc/hopper/row_group_kernels.h"
 #include "kernels/cuda/sc/tensor_core/streams.cuh"
 
 namespace stoch::cuda {

@@ -2,7 +2,7 @@
 // Loop body of tiles: a count is popcount(A & B) of an activation's stream and a weight's thermometer.
 #pragma once
 
-#include "kernels/cuda/sc/tensor_core/ranks.cuh"
+#include "kernels/cuda/sc/hopper/ranks.cuh"
 #include "kernels/cuda/sc/tiles/frame.cuh"
 
 namespace stoch::cuda::tiles {

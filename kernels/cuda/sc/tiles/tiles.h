@@ -2,12 +2,12 @@
 // SC linears of 9 tokens and more on GPUs without wgmma: a binary matrix product in tiles, on mma.sync.
 //
 // Activations become streams in memory once per call (tensor_core/streams.h) and weights thermometers in registers, as
-// in tensor_core/prefill.h.
+// in hopper/prefill.h.
 // Bits:   docs/sc_arithmetic.md#5-back-to-real-numbers exactly, as every SC linear.
 // Source: docs/fast-kernels.md#prompts.
 #pragma once
 
-#include "kernels/cuda/sc/tensor_core/prefill.h"
+#include "kernels/cuda/sc/hopper/prefill.h"
 
 namespace stoch::cuda {
 

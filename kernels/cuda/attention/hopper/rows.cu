@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: Apache-2.0
+// Softmax of wide tiles: counts of q k to codes of the probabilities, a warp per row.
+//
+// Two passes over a row, both over the 16-bit counts. The first sums the exponentials, bit for bit as the contract says,
+// and notes the few positions whose p s_v may be the largest. The second needs levels only: it takes scores in two
+// operations, exponentials and quotients from the fast units, with bounds on both sides, and computes exactly where the
+// bounds leave two levels.
+//
+// Where positions are dealt over devices, codes replace counts (ReplacesScores): the code of position t is a byte where
+// the counts of positions t / 2 were, which are in shared memory by then (row_stages.cuh).
+#include "kernels/cuda/attention/hopper/row_codes.cuh"
+#include "kernels/cuda/attention/hopper/wide.h"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/device/lengths.cuh"
+#include "kernels/cuda/runtime/launch.h"
+#include "kernels/cuda/sc/tensor_core/operand.cuh"
+#include "kernels/math/elementary.h"
+#include "kernels/math/quantize.h"
+#include "kernels/math/reduce.h"
+
+namespace stoch::cuda {
+namespace {
+
+constexpr int kBlocksPerSm = 3;  // 80 registers a thread
+static_assert(kRowStep == kRowLanes);
+constexpr int kCandidates = 64;
+// Products of equal order differ less than that from the order of their exact values.
+constexpr float kNearly = 1.0f - 0x1p-20f;
+constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, the low bits of the sum
+
+struct Row {
+  const int16_t* counts;
+  const float* k_scales;
+  const float* v_scales;
+  int first;   // position that it sees
+  int length;  // one beyond its last
+  float gain, q_scale, inv_sqrt, largest;
+  uint32_t exponent;  // kExponent, but not for the compiler: a constant would be moved into a register every time
+  __device__ __forceinline__ bool Sees(int t) const { return t >= first && t < length; }
+};
+constexpr uint32_t kExponent = 0x4b00;  // upper half of 2^23
+
+// Counts, and the scales of K, of kRowEach positions from t on.
+struct Positions {
+  uint4 counts;
+  float k[kRowEach];
+  __device__ Positions(const Row& row, int t) : counts(*reinterpret_cast<const uint4*>(row.counts + t)) {
+    Load(row.k_scales + WideScale(t), k);
+  }
+  __device__ explicit Positions(const RowStages::Stage& step) : counts(*step.counts) { Load(step.k, k); }
+  __device__ static void Load(const float* from, float (&to)[kRowEach]) {
+    const float4 low = *reinterpret_cast<const float4*>(from);
+    const float4 high = *reinterpret_cast<const float4*>(from + kKeyBlock / 2);
+    to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
+    to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
+  }
+  // The count of position e as a float, without a conversion.
+  template <int e>
+  __device__ __forceinline__ float Count(const Row& row) const {
+    const uint32_t word = (e / 2 == 0   ? counts.x
+                           : e / 2 == 1 ? counts.y
+                           : e / 2 == 2 ? counts.z
+                                        : counts.w) ^
+                          0x80008000u;
+    return __uint_as_float(__byte_perm(word, row.exponent, e % 2 == 0 ? 0x5410 : 0x5432)) - 8421376.0f;  // 2^23 + 2^15
+  }
+  // Its score less the largest.
+  template <int e>
+  __device__ __forceinline__ float Below(const Row& row) const {
+    const float score = ((Count<e>(row) * row.gain) * (row.q_scale * k[e])) * row.inv_sqrt;
+    return score - row.largest;
+  }
+};
+
+// Exp(x) for x <= 0, the same bits; a NaN becomes more than 1e30.
+__device__ __forceinline__ float ExpBelow(float x) {
+  const float shifted = x * 1.44269504f + kMagic;
+  const float rest = ExpRest(x, shifted - kMagic);
+  const float e = __uint_as_float(__float_as_uint(rest) + (__float_as_uint(shifted) << 23));
+  return x < -87.0f ? 0.0f : e;
+}
+
+__device__ __forceinline__ float WarpMax(float value) {
+#pragma unroll
+  for (int s = 16; s > 0; s /= 2) value = fmaxf(value, __shfl_xor_sync(~0u, value, s));
+  return value;
+}
+
+// Lane l owns lanes 8 l .. 8 l + 7 of the sum.
+__device__ __forceinline__ float FoldRow(float (&x)[kRowEach]) {
+#pragma unroll
+  for (int s = 16; s > 0; s /= 2) {
+#pragma unroll
+    for (int e = 0; e < kRowEach; ++e) x[e] = x[e] + __shfl_down_sync(~0u, x[e], s);
+  }
+#pragma unroll
+  for (int s = kRowEach / 2; s > 0; s /= 2) {
+#pragma unroll
+    for (int e = 0; e < s; ++e) x[e] = x[e] + x[e + s];
+  }
+  return __shfl_sync(~0u, x[0], 0);
+}
+
+// Exponentials and scales of V whose products are nearly the largest of a row.
+struct Candidates {
+  float2* list;  // [kCandidates], of the warp
+  int count = 0;
+  float best = -1.0f;
+  float bound = -1.0f;  // products up to it cannot be the largest
+
+  __device__ __forceinline__ void Note(const float (&product)[kRowEach], const float (&e)[kRowEach],
+                                       const float (&v)[kRowEach], float largest) {
+    best = fmaxf(best, WarpMax(largest));
+    bound = best * kNearly;
+    const uint32_t below = (1u << (threadIdx.x % 32)) - 1;
+#pragma unroll
+    for (int i = 0; i < kRowEach; ++i) {
+      const uint32_t here = __ballot_sync(~0u, product[i] > bound);
+      const int place = count + __popc(here & below);
+      if (product[i] > bound && place < kCandidates) list[place] = make_float2(e[i], v[i]);
+      count += __popc(here);
+    }
+  }
+  // The largest p s_v, or less than 0 where the list does not hold it.
+  __device__ float Largest(float sum) const {
+    if (count > kCandidates) return -1.0f;
+    __syncwarp();
+    float largest = 0.0f;
+    for (int i = static_cast<int>(threadIdx.x % 32); i < count; i += 32) {
+      largest = fmaxf(largest, list[i].x / sum * list[i].y);
+    }
+    return WarpMax(largest);
+  }
+};
+
+// The sum of the exponentials. Full: all kRowEach positions of every lane are visible.
+struct FirstPass {
+  float lanes[kRowEach] = {};
+  Candidates candidates;
+
+  template <bool kFull>
+  __device__ __forceinline__ void Add(const Row& row, int t, const RowStages::Stage& step) {
+    float e[kRowEach];
+    float v[kRowEach];
+    float product[kRowEach];
+    float largest = -1.0f;
+    const Positions at(step);
+    Positions::Load(step.v, v);
+    Unroll([&](auto i) {
+      e[i] = ExpBelow(at.template Below<i>(row));
+      product[i] = e[i] * v[i];
+      if (!kFull && !row.Sees(t + i)) product[i] = -1.0f;
+      if (kFull || row.Sees(t + i)) lanes[i] = lanes[i] + e[i];
+      largest = fmaxf(largest, product[i]);
+    });
+    if (__any_sync(~0u, largest > candidates.bound)) candidates.Note(product, e, v, largest);
+  }
+  template <typename F>
+  static __device__ __forceinline__ void Unroll(const F& f) {
+    f(std::integral_constant<int, 0>()), f(std::integral_constant<int, 1>()), f(std::integral_constant<int, 2>());
+    f(std::integral_constant<int, 3>()), f(std::integral_constant<int, 4>()), f(std::integral_constant<int, 5>());
+    f(std::integral_constant<int, 6>()), f(std::integral_constant<int, 7>());
+  }
+};
+
+// The largest p s_v by computing all of them: of rows whose candidates are too many.
+__device__ __noinline__ float LargestWeight(const Row& row, float sum) {
+  float largest = 0.0f;
+  const int begin = row.first / kRowStep * kRowStep;
+  for (int t = begin + static_cast<int>(threadIdx.x % 32) * kRowEach; t < row.length; t += kRowStep) {
+    const Positions at(row, t);
+    FirstPass::Unroll([&](auto i) {
+      if (!row.Sees(t + i)) return;
+      const float p = ExpBelow(at.template Below<i>(row)) / sum;
+      largest = fmaxf(largest, p * row.v_scales[WideScale(t + i)]);
+    });
+  }
+  return WarpMax(largest);
+}
+
+// The signed metric of a row of probabilities.
+__device__ __forceinline__ float MetricOf(const LengthView& rule, const Row& row, float sum) {
+  // The largest exponential is that of 0.
+  const float largest = 1.0f / sum;
+  if (rule.metric == ScMetric::kAmax) return SignedMetric(rule, largest, 0.0f);
+  float squares[kRowEach] = {};
+  const int begin = row.first / kRowStep * kRowStep;
+  for (int t = begin + static_cast<int>(threadIdx.x % 32) * kRowEach; t < row.length; t += kRowStep) {
+    const Positions at(row, t);
+    FirstPass::Unroll([&](auto i) {
+      if (!row.Sees(t + i)) return;
+      const float p = ExpBelow(at.template Below<i>(row)) / sum;
+      squares[i] = Fma(p, p, squares[i]);
+    });
+  }
+  return SignedMetric(rule, largest, Sqrt(FoldRow(squares)));
+}
+
+// How levels come from exponentials.
+struct Quantizer {
+  float sum;
+  float scale;
+  int q_max;
+  float factor;      // about 1 / (sum scale)
+  float more, less;  // 1 + d and 1 - d, d beyond the error of the fast way
+  bool exact;        // numbers that the bounds were not made for
+  float per_count;   // about what a count times a scale of K is in the argument of 2^x
+  float largest;     // and what the largest score is
+
+  __device__ Quantizer(const Row& row, float sum_, float scale_, int q_max_, float v_max)
+      : sum(sum_), scale(scale_), q_max(q_max_), factor(1.0f / (sum_ * scale_)) {
+    constexpr float kLog2E = 1.44269504f;
+    per_count = row.gain * row.q_scale * (row.inv_sqrt * kLog2E);
+    largest = row.largest * kLog2E;
+    // docs/numerics.md#levels-by-fast-units derives the bound: 2^-18 where nothing below e^-25 reaches a level, else 2^-16, and
+    // at most 2^-20 of the scores, which are at most 25 or 88 from the largest.
+    const bool is_near = v_max * factor * 1.4e-11f < 0.25f;
+    const float d = (is_near ? 0x1p-18f : 0x1p-16f) + (fabsf(row.largest) + (is_near ? 25.0f : 88.0f)) * 0x1p-20f;
+    exact = !(factor > 1e-30f && factor < 1e30f && v_max * factor < 1e25f && d < 0x1p-8f);
+    more = 1.0f + d;
+    less = 1.0f - d;
+  }
+  __device__ __forceinline__ uint32_t Exact(float below, float v) const {
+    return static_cast<uint32_t>(BipolarLevel(ExpBelow(below) / sum * v, scale, q_max));
+  }
+  // Levels in the low bytes; they agree where the level is certain.
+  __device__ __forceinline__ void Bounds(float count, float k, float v, uint32_t* high, uint32_t* low) const {
+    float e;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(Fma(count * per_count, k, -largest)));
+    const float level = e * (v * factor);
+    *high = __float_as_uint(Fma(level, more, kMagic));
+    *low = __float_as_uint(Fma(level, less, kMagic));
+  }
+};
+
+// Levels of kRowEach positions from t on, a multiple of kRowEach, to ranks of the row's length.
+__device__ __forceinline__ uint2 RanksOf(const RankTable& table, const uint32_t (&level)[kRowEach], const uint2& packed,
+                                         int t) {
+  if (table.ranks == nullptr) return make_uint2(DirectRanks<4>(packed.x).packed, DirectRanks<4>(packed.y).packed);
+  static_assert(kRankMasks % kRowEach == 0);
+  const uint2 classes = __ldg(reinterpret_cast<const uint2*>(table.class_of + (t & (kRankMasks - 1))));
+  uint32_t ranks[2] = {0, 0};
+#pragma unroll
+  for (int i = 0; i < kRowEach; ++i) {
+    const uint32_t row = (i < 4 ? classes.x : classes.y) >> (8 * (i % 4)) & 0xff;
+    const uint32_t rank = __ldg(table.ranks + row * RankTable::kLevels + (level[i] & 0x7f));
+    ranks[i / 4] |= rank << (8 * (i % 4));
+  }
+  return make_uint2(ranks[0], ranks[1]);
+}
+
+// Codes of kRowEach positions from t on. kMixed: ranks of them.
+template <bool kFull, bool kMixed>
+__device__ __forceinline__ uint2 Codes(const Row& row, const Quantizer& quantizer, const RankTable& table, int t,
+                                       const RowStages::Stage& step) {
+  const Positions at(step);
+  float v[kRowEach];
+  Positions::Load(step.v, v);
+  uint32_t level[kRowEach];
+  uint32_t apart = quantizer.exact ? ~0u : 0u;
+  uint32_t low[kRowEach];
+  FirstPass::Unroll([&](auto i) {
+    quantizer.Bounds(at.template Count<i>(row), at.k[i], v[i], &level[i], &low[i]);
+    apart |= level[i] ^ low[i];
+  });
+  if (apart != 0) {
+    FirstPass::Unroll([&](auto i) {
+      if (quantizer.exact || level[i] != low[i]) level[i] = quantizer.Exact(at.template Below<i>(row), v[i]);
+    });
+  }
+  if constexpr (!kFull) {
+#pragma unroll
+    for (int i = 0; i < kRowEach; ++i) {
+      if (!row.Sees(t + i)) level[i] = 0;
+    }
+  }
+  const auto pack = [&](int i) {
+    return __byte_perm(__byte_perm(level[i], level[i + 1], 0x0040), __byte_perm(level[i + 2], level[i + 3], 0x0040),
+                       0x5410);
+  };
+  const uint2 packed = make_uint2(pack(0), pack(4));
+  if constexpr (kMixed) return (packed.x | packed.y) == 0 ? packed : RanksOf(table, level, packed, t);
+  return packed;
+}
+
+// The rows of a block, a warp each.
+template <bool kMixed>
+__device__ __forceinline__ void WriteRows(const WideArgs& args, const QueryTile& tile, RowStages::Shared& shared,
+                                          float2* candidates, uint32_t* needed) {
+  const AttentionArgs& a = args.attention;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int tile_row = static_cast<int>(blockIdx.x) * kRowWarps + static_cast<int>(threadIdx.x / 32);
+  const int round_head = static_cast<int>(blockIdx.y);
+  const int kv_head = round_head / a.group;
+  const int64_t row_index = args.FirstRow(static_cast<int>(blockIdx.z), round_head) + tile_row;
+  const int begin = FirstKept(a, tile.PositionOf(0));
+  const int padded = (tile.length() + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
+  const int64_t packed = args.FirstPosition(kv_head, tile);
+  const int head = args.first_kv_head * a.group + round_head;
+  const bool is_row = tile_row < tile.num_rows;  // the tensor cores read every row
+  Row row{};
+  row.counts = args.scores + args.RowAt(row_index, tile);
+  row.k_scales = args.k_scales + packed;
+  row.v_scales = args.v_scales + packed;
+  const int64_t vector = int64_t{tile.first_row + tile_row} * a.num_heads + head;
+  if (is_row) {
+    const int position = tile.PositionOf(tile_row);
+    row.first = FirstSeen(a, position);
+    row.length = position + 1;
+    row.gain = kMixed ? args.lengths.qk_ranks[args.lengths.q_slots[vector]].gain : args.qk.gain;
+    row.q_scale = args.q.scales[vector];
+    row.inv_sqrt = a.inv_sqrt;
+    row.largest = FromOrderedBits(args.row_max[row_index]);
+  }
+  row.exponent = kExponent | __float_as_uint(row.q_scale) >> 31;  // a scale is not negative
+  const auto sees_all = [&row](int t, int positions) { return t >= row.first && t + positions <= row.length; };
+  const auto sees_some = [&row](int t, int positions) { return t + positions > row.first && t < row.length; };
+  RowStages stages(shared, row.counts, row.k_scales, row.v_scales, begin, padded);
+
+  FirstPass first;
+  first.candidates.list = candidates;
+  for (int at = begin; at < padded; at += RowStages::kPositions) {
+    RowStages::Stage step = stages.Next(false);
+    if (sees_all(at, RowStages::kPositions)) {
+#pragma unroll 1
+      for (const float* const end = step.k + RowStages::kPositions; step.k != end; step.Advance()) {
+        first.Add<true>(row, 0, step);
+      }
+    } else {
+#pragma unroll 1
+      for (int t = at; t < at + RowStages::kPositions; t += kRowStep, step.Advance()) {
+        if (sees_some(t, kRowStep)) first.Add<false>(row, t + lane * kRowEach, step);
+      }
+    }
+  }
+  const float sum = FoldRow(first.lanes);
+  // A value that is not finite left more than that.
+  if (is_row && lane == 0 && !(sum < 1e30f)) a.reporter.Report();
+
+  // A scale of V beyond that could lift an exponential that is no normal number any more.
+  const float v_max = __uint_as_float(args.v_max[kv_head]);
+  float p_max = v_max < 1e20f ? first.candidates.Largest(sum) : -1.0f;
+  if (p_max < 0.0f) p_max = LargestWeight(row, sum);
+  const float p_scale = BipolarScale(p_max, args.av.q_max);
+  if (is_row && lane == 0) args.p_scales[row_index] = p_scale;
+  RankTable table;
+  if constexpr (kMixed) {
+    if (is_row) {
+      const LengthView& rule = args.lengths.av_rule;
+      const uint8_t slot =
+          rule.has_rule ? SlotOfLevel(rule, FixedLevel(rule, MetricOf(rule, row, sum)), 0) : uint8_t{0};
+      if (lane == 0) args.lengths.p_slots[vector] = slot;
+      table = args.lengths.av_ranks[slot];
+    }
+  }
+
+  const Quantizer quantizer(row, sum, p_scale, args.av.q_max, v_max);
+  // Beyond are ranks of more than 32; levels are twice the ranks of streams of two words.
+  const uint32_t add = args.av.stream_words == 2 ? 0x40404040u : 0x5f5f5f5fu;
+  RowCodes row_codes(args.lists != nullptr ? args.lists + row_index * kWideListed : nullptr, needed, begin, add);
+  uint8_t* const to = args.CodesAt(row_index, tile);
+  for (int at = begin; at < padded; at += RowStages::kPositions) {
+    // Codes that replace counts are of positions whose counts are in shared memory by now.
+    RowStages::Stage step = stages.Next(at + RowStages::kPositions >= padded);
+    int t = at + lane * kRowEach;
+    if (sees_all(at, RowStages::kPositions)) {
+#pragma unroll 1
+      for (const float* const end = step.k + RowStages::kPositions; step.k != end; step.Advance(), t += kRowStep) {
+        *reinterpret_cast<uint2*>(to + t) = row_codes.Take(t, Codes<true, kMixed>(row, quantizer, table, t, step));
+      }
+    } else {
+#pragma unroll 1
+      for (int first_of = at; first_of < at + RowStages::kPositions;
+           first_of += kRowStep, t += kRowStep, step.Advance()) {
+        uint2 codes{0, 0};
+        if (sees_some(first_of, kRowStep)) {
+          if (t < row.length) codes = Codes<false, kMixed>(row, quantizer, table, t, step);
+          codes = row_codes.Take(t, codes);
+        }
+        if (t < padded) *reinterpret_cast<uint2*>(to + t) = codes;
+      }
+    }
+  }
+  if (is_row && args.lists != nullptr && lane == 0) args.listed[row_index] = row_codes.count();
+}
+
+template <bool kMixed>
+__global__ void __launch_bounds__(kRowWarps * 32, kBlocksPerSm) WideSoftmaxKernel(const WideArgs args) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ RowStages::Shared shared[];  // one, then needed [stride / kWideValues]
+  __shared__ float2 candidates[kRowWarps][kCandidates];
+  auto* const needed = reinterpret_cast<uint32_t*>(shared + 1);
+  const QueryTile tile = args.tiles[blockIdx.z];
+  const auto words = static_cast<int>(args.stride / kWideValues);
+  const uint32_t begin = args.lists == nullptr ? kSomeCode | kAllWords : 0;
+  for (int i = static_cast<int>(threadIdx.x); i < words; i += kRowWarps * 32) needed[i] = begin;
+  WriteRows<kMixed>(args, tile, *shared, candidates[threadIdx.x / 32], needed);
+  __syncthreads();
+  uint32_t* const to = args.NeededOf(args.FirstRow(static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y)));
+  for (int i = static_cast<int>(threadIdx.x); i < words; i += kRowWarps * 32) {
+    if (needed[i] != 0) atomicOr(to + i, needed[i]);
+  }
+#endif
+}
+
+}  // namespace
+
+void LaunchWideSoftmax(DeviceContext& ctx, const WideArgs& args) {
+  const dim3 grid(kQueryTile / kRowWarps, static_cast<unsigned>(args.kv_heads * args.attention.group),
+                  static_cast<unsigned>(args.num_tiles));
+  auto* kernel = args.is_mixed ? &WideSoftmaxKernel<true> : &WideSoftmaxKernel<false>;
+  const auto shared = sizeof(RowStages::Shared) + static_cast<size_t>(args.stride / kWideValues) * sizeof(uint32_t);
+  AllowShared(ctx, kernel, shared);
+  kernel<<<grid, kRowWarps * 32, shared, ctx.stream>>>(args);
+  STOCH_CUDA_LAUNCH("WideSoftmaxKernel");
+}
+
+}  // namespace stoch::cuda

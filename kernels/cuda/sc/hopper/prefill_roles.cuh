@@ -1,0 +1,499 @@
+// SPDX-License-Identifier: Apache-2.0
+// The consumers of the wgmma kernel of the SC linear, which multiply the stages of the ring (prefill_ring.cuh) with weights
+// expanded in registers.
+#pragma once
+
+#include "kernels/cuda/device/hopper.cuh"
+#include "kernels/cuda/sc/hopper/prefill_ring.cuh"
+#include "kernels/cuda/sc/hopper/ranks.cuh"
+#include "kernels/cuda/sc/tensor_core/operand.cuh"
+
+namespace stoch::cuda::prefill {
+
+// y of a cut tile, to and from memory, each thread its own.
+__device__ __forceinline__ float* PartialOf(const PrefillArgs& args, int rest_tile, uint32_t rank) {
+  return args.partial + (static_cast<int64_t>(rest_tile) * kPrefillCluster + rank) * kAccumulators * kConsumers +
+         threadIdx.x;
+}
+__device__ __forceinline__ int* FlagOf(const PrefillArgs& args, int rest_tile, uint32_t rank) {
+  return args.flags + (rest_tile * kPrefillCluster + static_cast<int>(rank)) * (kConsumers / 32) + threadIdx.x / 32;
+}
+
+__device__ inline void LoadPartial(const PrefillArgs& args, int rest_tile, uint32_t rank, int pieces,
+                                   float (&y)[kAccumulators]) {
+  const int* flag = FlagOf(args, rest_tile, rank);
+  int seen;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];\n" : "=r"(seen) : "l"(flag) : "memory");
+  } while (seen < pieces);
+  const float* from = PartialOf(args, rest_tile, rank);
+#pragma unroll
+  for (int i = 0; i < kAccumulators; ++i) y[i] = __ldcg(from + i * kConsumers);
+}
+
+__device__ inline void StorePartial(const PrefillArgs& args, int rest_tile, uint32_t rank, int pieces,
+                                    const float (&y)[kAccumulators]) {
+  float* to = PartialOf(args, rest_tile, rank);
+#pragma unroll
+  for (int i = 0; i < kAccumulators; ++i) __stcg(to + i * kConsumers, y[i]);
+  __threadfence();
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) {
+    asm volatile("st.release.gpu.global.s32 [%0], %1;\n" ::"l"(FlagOf(args, rest_tile, rank)), "r"(pieces) : "memory");
+  }
+}
+
+// A consumer's work. Every instruction of a stage counts: while the tensor cores are busy, the other pipes get less
+// than half of the issue slots (measured: 15 shifts for each m64n128k256), so what a stage needs beyond its
+// thermometers is kept in registers or made at compile time.
+template <int kWords, int kHalves, bool kTable, bool kMixed, typename Args>
+struct Consumer {
+  const Args& args;
+  Ring ring;
+  uint32_t table;  // shared address of the ranks of this lane's first dimension, for TableRanks
+  int warp;
+  uint32_t remote;     // this lane's view of the barriers of block (lane % kPrefillCluster)
+  bool releases;       // lanes 0..kPrefillCluster-1 hand stages back, each to its block
+  uint32_t minus_one;  // PrefillArgs::minus_one
+  uint32_t held = 0;   // offset of the barrier of the stage before
+  int32_t acc[kAccumulators];
+  float y[kAccumulators];
+
+  __device__ uint32_t stage(int slot) const {
+    return ring.base + kRingHeader + static_cast<uint32_t>(slot * kStageBytes<kWords, kMixed, Args>);
+  }
+  __device__ int previous_slot() const { return (ring.slot == 0 ? ring.stages : ring.slot) - 1; }
+
+  // Hands a stage back to the producers of both blocks. One lane arrives for its warp without a barrier of the warp:
+  // the reads of all lanes (scales, by ScaleChunk) are single instructions of a warp that wgmma.wait keeps converged,
+  // ahead of the arrive. racecheck knows no such order between lanes and reports them against the next bulk copy into
+  // the stage, with a __syncwarp ahead of the arrive too.
+  __device__ void Release(uint32_t barrier_offset) const {
+    BarrierArriveRemote<8 * kMaxStages>(remote + barrier_offset, releases);
+  }
+  // See PrefillArgs::stagger.
+  __device__ void Follow() const {
+    if (args.stagger && warp >= 4) NamedWait(static_cast<uint32_t>(warp / 4), 256);
+  }
+  __device__ void Lead() const {
+    NamedArrive(static_cast<uint32_t>(warp / 4 + 1), 256, args.stagger && warp + 4 < kConsumers / 32);
+  }
+
+  // A warpgroup beyond the last row: takes part in the hand-overs only. `at`: of the chunk in ChunkWordsArgs::words.
+  __device__ void SkipChunk(int blocks, [[maybe_unused]] int at) {
+    Follow();
+    int stages = blocks * kHalves;
+    if constexpr (kHasChunkWords<Args>) {
+      if (LoadSharedByte<0>(table + static_cast<uint32_t>(at)) > kChunkPartWords) stages *= 2;
+    }
+    for (int i = 0; i < stages; ++i) {
+      BarrierWait(ring.full(ring.slot), ring.phase);
+      Release(8 * static_cast<uint32_t>(ring.slot));
+      ring.Next();
+      if (i == 0) Lead();
+    }
+  }
+
+  // The accumulators of the first 64 * kWidth tokens.
+  template <int kWidth>
+  __device__ int32_t (&Accumulators())[32 * kWidth] {
+    return reinterpret_cast<int32_t(&)[32 * kWidth]>(acc);
+  }
+
+  // Adds one stage to acc. kWords pairs of steps: while one pair multiplies, the next one's operands are made.
+  template <int kWidth, bool kFirst>
+  __device__ __forceinline__ void MultiplyStage(const uint32_t (&codes)[2], const PackedRanks (&ranks)[2]) {
+    const uint32_t low = Uniform(DescriptorLow<kUnitBytes>(ring.base + kRingHeader) +
+                                 static_cast<uint32_t>(ring.slot) * (kStageBytes<kWords, kMixed, Args> >> 4));
+    Unrolled<kWords>([&](auto pair) {
+      uint32_t a[2][4];
+      StepOperand<kWords, 2 * pair>(a[0], codes, ranks, minus_one);
+      StepOperand<kWords, 2 * pair + 1>(a[1], codes, ranks, minus_one);
+      Pin(a[0]);
+      Pin(a[1]);
+      if constexpr (pair == 0) BarrierWait(ring.full(ring.slot), ring.phase);
+      WgmmaFence();
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        Wgmma<64 * kWidth>::Bits(Accumulators<kWidth>(), a[i], Descriptor(low + (4 * pair + 2 * i) * (kUnitBytes >> 4)),
+                                 pair + i > 0 || !kFirst);
+      }
+      WgmmaCommit();
+      WgmmaWait<1>(acc);
+      if constexpr (pair == 0 && !kFirst) Release(held);
+    });
+    uint32_t a[4];
+    CorrectionOperand(a, codes, ranks);
+    Pin(a);
+    WgmmaFence();
+    Wgmma<64 * kWidth>::Bytes(Accumulators<kWidth>(), a, Descriptor(low + 4 * kWords * (kUnitBytes >> 4)));
+    WgmmaCommit();
+    WgmmaWait<1>(acc);
+    held = 8 * static_cast<uint32_t>(ring.slot);
+    ring.Next();
+  }
+
+  // As above, of a block of kLength words with words of chunks: more than kChunkPartWords come in two stages, each released
+  // when what it fed is done. (In one function with the above, the kernel of 128 cycles runs out of registers.)
+  template <int kWidth, int kLength, bool kFirst>
+  __device__ __forceinline__ void MultiplyParts(const uint32_t (&codes)[2], const PackedRanks (&ranks)[2]) {
+    constexpr int kSecond =
+        kLength > kChunkPartWords ? kChunkPartWords : kLength;  // the first pair of the second stage
+    const auto descriptor = [&] {
+      return Uniform(DescriptorLow<kUnitBytes>(ring.base + kRingHeader) +
+                     static_cast<uint32_t>(ring.slot) * (kStageBytes<kWords, kMixed, Args> >> 4));
+    };
+    uint32_t low = descriptor();
+    Unrolled<kLength>([&](auto pair) {
+      constexpr bool kBegins = pair == 0 || pair == kSecond;
+      constexpr int kUnit = 4 * (pair < kSecond ? pair : pair - kSecond);
+      uint32_t a[2][4];
+      StepOperand<kLength, 2 * pair>(a[0], codes, ranks, minus_one);
+      StepOperand<kLength, 2 * pair + 1>(a[1], codes, ranks, minus_one);
+      Pin(a[0]);
+      Pin(a[1]);
+      if constexpr (kBegins) BarrierWait(ring.full(ring.slot), ring.phase);
+      WgmmaFence();
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        Wgmma<64 * kWidth>::Bits(Accumulators<kWidth>(), a[i], Descriptor(low + (kUnit + 2 * i) * (kUnitBytes >> 4)),
+                                 pair + i > 0 || !kFirst);
+      }
+      WgmmaCommit();
+      WgmmaWait<1>(acc);
+      if constexpr (kBegins && !(kFirst && pair == 0)) Release(held);
+      if constexpr (pair + 1 == kSecond && kSecond < kLength) {
+        held = 8 * static_cast<uint32_t>(ring.slot);
+        ring.Next();
+        low = descriptor();
+      }
+    });
+    constexpr int kUnit = 4 * (kSecond < kLength ? kLength - kSecond : kLength);
+    uint32_t a[4];
+    CorrectionOperand(a, codes, ranks);
+    Pin(a);
+    WgmmaFence();
+    Wgmma<64 * kWidth>::Bytes(Accumulators<kWidth>(), a, Descriptor(low + kUnit * (kUnitBytes >> 4)));
+    WgmmaCommit();
+    WgmmaWait<1>(acc);
+    held = 8 * static_cast<uint32_t>(ring.slot);
+    ring.Next();
+  }
+
+  // y = y + (float(acc) * gain) * (scale_a * scale_b), every operation rounded.
+  template <int kWidth>
+  __device__ __forceinline__ void ScaleChunk() {
+    if constexpr (kMixed && kHasChunkWords<Args>) return ScaleMixedChunk<kWidth>();
+    WgmmaWait<0>(acc);
+    const uint32_t scales = stage(previous_slot()) + kStreamBytes<kWords, Args>;
+    const uint32_t row_scales =
+        scales + kTokenScaleBytes + (static_cast<uint32_t>(warp) * 16 + threadIdx.x % 32 / 4) * 4;
+    const float scale0 = LoadShared(row_scales), scale1 = LoadShared(row_scales + 32);
+    // Columns in batches, loads first: one by one, every element waits for the latency of the one before it.
+    constexpr int kBatch = kMixed ? 2 : 4;
+#pragma unroll
+    for (int i = 0; i < 32 * kWidth; i += 4 * kBatch) {
+      float2 token[kBatch];
+      float value[4 * kBatch];
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) token[b] = LoadShared2(scales + threadIdx.x % 4 * 8 + (i / 4 + b) * 32);
+      if constexpr (kMixed) {
+        float2 gain[kBatch];
+#pragma unroll
+        for (int b = 0; b < kBatch; ++b) {
+          gain[b] = LoadShared2(scales + kScaleBytes + threadIdx.x % 4 * 8 + (i / 4 + b) * 32);
+        }
+#pragma unroll
+        for (int k = 0; k < 4 * kBatch; ++k) {
+          value[k] = __fmul_rn(static_cast<float>(acc[i + k]), k % 2 == 0 ? gain[k / 4].x : gain[k / 4].y);
+        }
+      } else {
+#pragma unroll
+        for (int k = 0; k < 4 * kBatch; ++k) value[k] = __fmul_rn(static_cast<float>(acc[i + k]), args.gain);
+      }
+#pragma unroll
+      for (int k = 0; k < 4 * kBatch; ++k) {
+        const float scale = __fmul_rn(k % 2 == 0 ? token[k / 4].x : token[k / 4].y, k % 4 < 2 ? scale0 : scale1);
+        value[k] = __fmul_rn(value[k], scale);
+      }
+#pragma unroll
+      for (int k = 0; k < 4 * kBatch; ++k) y[i + k] = __fadd_rn(y[i + k], value[k]);
+    }
+    Release(held);
+  }
+
+  // As above, with scale and gain of a token next to each other. Loads are a batch of columns ahead and may not move behind
+  // the barrier of the warp: where they are needed, each would take its latency.
+  template <int kWidth>
+  __device__ __forceinline__ void ScaleMixedChunk() {
+    constexpr int kBatch = 2;
+    const uint32_t scales = stage(previous_slot()) + kStreamBytes<kWords, Args>;
+    const uint32_t row_scales =
+        scales + kRowScales<kMixed, Args> + (static_cast<uint32_t>(warp) * 16 + threadIdx.x % 32 / 4) * 4;
+    const uint32_t tokens = scales + threadIdx.x % 4 * 16;
+    float4 next[kBatch];  // scale and gain of two tokens
+    WgmmaWait<0>(acc);
+    const float scale0 = LoadShared(row_scales), scale1 = LoadShared(row_scales + 32);
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) next[b] = LoadShared4(tokens + b * 64);
+#pragma unroll
+    for (int i = 0; i < 32 * kWidth; i += 4 * kBatch) {
+      float4 two[kBatch];
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) two[b] = next[b];
+      if (i + 4 * kBatch < 32 * kWidth) {
+#pragma unroll
+        for (int b = 0; b < kBatch; ++b) next[b] = LoadShared4(tokens + (i / 4 + kBatch + b) * 64);
+      }
+      __syncwarp();
+#pragma unroll
+      for (int k = 0; k < 4 * kBatch; ++k) {
+        const bool second = k % 2 != 0;
+        const float value = __fmul_rn(static_cast<float>(acc[i + k]), second ? two[k / 4].w : two[k / 4].y);
+        const float scale = __fmul_rn(second ? two[k / 4].z : two[k / 4].x, k % 4 < 2 ? scale0 : scale1);
+        y[i + k] = __fadd_rn(y[i + k], __fmul_rn(value, scale));
+      }
+    }
+    Release(held);
+  }
+
+  // The stages of one block of 16 dimensions; `block` counts from the start of the chunk.
+  template <int kWidth, int kLength, bool kFirst>
+  __device__ __forceinline__ void MultiplyBlock(const uint32_t (&codes)[2], int block) {
+    Unrolled<kHalves>([&](auto half) {
+      PackedRanks ranks[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if constexpr (kTable) {
+          const int masks = max(args.masks, 16);
+          const int mask = half * masks + ((block * 16) & (masks - 1));
+          ranks[i] = TableRanks(table + static_cast<uint32_t>(mask * 128), codes[i]);
+        } else {
+          ranks[i] = DirectRanks<kLength>(codes[i], block);
+        }
+      }
+      if constexpr (kHasChunkWords<Args>) {
+        MultiplyParts<kWidth, kLength, kFirst>(codes, ranks);
+      } else {
+        MultiplyStage<kWidth, kFirst && half == 0>(codes, ranks);
+      }
+    });
+  }
+
+  // A chunk of `blocks` blocks of kLength words, the last chunk where not `more`; advance(now, more) brings their codes.
+  template <int kWidth, int kLength, typename Advance>
+  __device__ __forceinline__ void MultiplyChunk(const Advance& advance, int blocks, bool more) {
+    uint32_t now[2];
+    Follow();
+    advance(now, more || blocks > 1);
+    MultiplyBlock<kWidth, kLength, true>(now, 0);
+    Lead();
+    for (int block = 1; block < blocks; ++block) {
+      advance(now, more || block + 1 < blocks);
+      MultiplyBlock<kWidth, kLength, false>(now, block);
+    }
+  }
+
+  // `chunks` chunks of blocks, the last of them with `last_blocks`; those with words of their own have them from `at` on.
+  template <int kWidth>
+  __device__ __forceinline__ void MultiplyChunks(const uint32_t* codes, int chunks, int last_blocks,
+                                                 [[maybe_unused]] int at) {
+    uint32_t next[2] = {__ldg(codes), __ldg(codes + 8 * kTileDims / 4)};
+    const auto advance = [&](uint32_t(&now)[2], bool more) {
+      now[0] = next[0];
+      now[1] = next[1];
+      codes += kTileBytes / 4;
+      if (more) {
+        next[0] = __ldg(codes);
+        next[1] = __ldg(codes + 8 * kTileDims / 4);
+      }
+    };
+    for (; chunks > 0; --chunks) {
+      const int blocks = chunks == 1 ? last_blocks : args.streams.blocks_per_chunk;
+      const bool more = chunks > 1;
+      if constexpr (kHasChunkWords<Args>) {
+        switch (LoadSharedByte<0>(table + static_cast<uint32_t>(at++))) {
+          case 1: MultiplyChunk<kWidth, 1>(advance, blocks, more); break;
+          case 2: MultiplyChunk<kWidth, 2>(advance, blocks, more); break;
+          case 3: MultiplyChunk<kWidth, 3>(advance, blocks, more); break;
+          default: MultiplyChunk<kWidth, 4>(advance, blocks, more); break;
+        }
+      } else {
+        MultiplyChunk<kWidth, kWords>(advance, blocks, more);
+      }
+      ScaleChunk<kWidth>();
+    }
+  }
+
+  // Stores y. A tile without edges takes no comparisons: while a warpgroup writes, it feeds no tensor core, and with
+  // them that was 6 % of the time at 32 chunks.
+  __device__ void Write(const ScKernelTask& task, int first_row, int first_token) const {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int row = first_row + lane / 4;
+    const int token = first_token + lane % 4 * 2;
+    float* to = task.out + token * task.out_stride + row;
+    const bool whole = first_row + 16 <= task.rows && first_token + kTokens <= args.streams.tokens;
+    if (whole && !task.add) {
+#pragma unroll
+      for (int i = 0; i < kAccumulators; i += 4) {
+        float* next = to + task.out_stride;
+        to[0] = y[i];
+        next[0] = y[i + 1];
+        to[8] = y[i + 2];
+        next[8] = y[i + 3];
+        to += 8 * task.out_stride;
+      }
+      return;
+    }
+    // Loads of four columns before their stores, as the compiler cannot know that they do not overlap.
+    constexpr int kBatch = 16;
+#pragma unroll
+    for (int i = 0; i < kAccumulators; i += kBatch) {
+      float before[kBatch] = {};
+      bool inside[kBatch];
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        inside[k] = token + (i + k) / 4 * 8 + k % 2 < args.streams.tokens && row + k % 4 / 2 * 8 < task.rows;
+        if (inside[k] && task.add) before[k] = to[(k / 4 * 8 + k % 2) * task.out_stride + k % 4 / 2 * 8];
+      }
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        if (inside[k]) {
+          to[(k / 4 * 8 + k % 2) * task.out_stride + k % 4 / 2 * 8] =
+              task.add ? __fadd_rn(before[k], y[i + k]) : y[i + k];
+        }
+      }
+      to += kBatch / 4 * 8 * task.out_stride;
+    }
+  }
+
+  // As above, of slots, whose outputs lie anywhere.
+  __device__ void WriteSlots(const ScKernelTask& task, int first_row, int token_tile) const {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int row = first_row + lane / 4;
+    const int32_t* slots = args.slots + (args.schedule.first_tile + token_tile) * kTokens + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < kAccumulators; i += 4) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int slot = slots[i / 4 * 8 + j];
+        if (slot < 0) continue;
+        float* to = task.out + slot * task.out_stride + row;
+        if (row < task.rows) to[0] = y[i + j];
+        if (row + 8 < task.rows) to[8] = y[i + 2 + j];
+      }
+    }
+  }
+
+  // As above, of tokens that are rows in an order of their own, of which `those` are left from the tile's first on.
+  __device__ void WriteRows(const ScKernelTask& task, int first_row, const int32_t* rows, int those) const {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int row = first_row + lane / 4;
+    const int tokens = those - lane % 4 * 2;  // from this lane's first on
+    const int2* order = reinterpret_cast<const int2*>(rows) + lane % 4;
+    float* const to = task.out + row;
+    const bool whole = first_row + 16 <= task.rows && those >= kTokens;
+    if (whole && !task.add) {
+#pragma unroll
+      for (int i = 0; i < kAccumulators; i += 4) {
+        const int2 two = __ldg(order + i);
+        float* const first = to + two.x * task.out_stride;
+        float* const second = to + two.y * task.out_stride;
+        first[0] = y[i];
+        second[0] = y[i + 1];
+        first[8] = y[i + 2];
+        second[8] = y[i + 3];
+      }
+      return;
+    }
+    constexpr int kBatch = 16;
+#pragma unroll
+    for (int i = 0; i < kAccumulators; i += kBatch) {
+      float* each[kBatch];
+      float before[kBatch] = {};
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        const int token = (i + k) / 4 * 8 + k % 2;
+        const bool inside = token < tokens && row + k % 4 / 2 * 8 < task.rows;
+        const int at = inside ? __ldg(reinterpret_cast<const int*>(order + (i + k) / 4 * 4) + k % 2) : 0;
+        each[k] = inside ? to + at * task.out_stride + k % 4 / 2 * 8 : nullptr;
+        if (inside && task.add) before[k] = *each[k];
+      }
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        if (each[k] != nullptr) *each[k] = task.add ? __fadd_rn(before[k], y[i + k]) : y[i + k];
+      }
+    }
+  }
+
+  __device__ __forceinline__ void Run(int cluster, uint32_t rank) {
+    const ScStreams& s = args.streams;
+    const int tail_blocks = s.dim_blocks - (s.chunks - 1) * s.blocks_per_chunk;
+    const auto& schedule = ScheduleOf(args);
+    for (int step = 0; step < StepsOf(args, cluster); ++step) {
+      auto piece = schedule.At(cluster, step);
+      if (piece.chunk_begin == piece.chunk_end) continue;
+      const int last_blocks = piece.chunk_end == s.chunks ? tail_blocks : s.blocks_per_chunk;
+      const ScKernelTask& task = TaskOf(args, piece.tile / schedule.supers, piece.tile % schedule.supers);
+      // Index of the first chunk in ChunkWordsArgs::words.
+      const int at = kHasChunkWords<Args> ? piece.tile / schedule.supers * s.chunks + piece.chunk_begin : 0;
+      const int warp_row = FirstRow(task, piece.tile % schedule.supers, rank) + warp * 16;
+      if (warp_row / 64 * 64 >= task.rows_padded) {
+        for (int chunk = piece.chunk_begin; chunk < piece.chunk_end; ++chunk) {
+          SkipChunk(chunk + 1 == piece.chunk_end ? last_blocks : s.blocks_per_chunk, at + chunk - piece.chunk_begin);
+        }
+        continue;
+      }
+      if (kIsGrouped<Args> || piece.chunk_begin == 0) {
+#pragma unroll
+        for (int i = 0; i < kAccumulators; ++i) y[i] = 0;
+      } else if constexpr (!kIsGrouped<Args>) {
+        const int rest_tile = piece.tile - schedule.full * schedule.clusters;
+        LoadPartial(args, rest_tile, rank, piece.number, y);
+      }
+      // Rows row and row + 8 lie in the same tile of 32 rows; a block of 16 dimensions is one such tile.
+      const int lane = static_cast<int>(threadIdx.x % 32);
+      const int row = warp_row + lane / 4;
+      const int64_t first_tile =
+          static_cast<int64_t>(row / kTileRows) * s.dim_blocks + piece.chunk_begin * s.blocks_per_chunk;
+      const uint32_t* codes = reinterpret_cast<const uint32_t*>(task.codes + first_tile * kTileBytes +
+                                                                row % kTileRows * kTileDims + lane % 4 * 4);
+      // For grouped slots it is all of them; told so, the kernel of two words keeps its registers.
+      const int chunks = kIsGrouped<Args> ? s.chunks : piece.chunk_end - piece.chunk_begin;
+      // Where a chunk has one of four lengths, tiles of all widths would be twelve loops, whose registers do not fit.
+      if (kHasChunkWords<Args> || piece.width == 3) {
+        MultiplyChunks<3>(codes, chunks, last_blocks, at);
+      } else if (piece.width == 2) {
+        MultiplyChunks<2>(codes, chunks, last_blocks, at);
+      } else {
+        MultiplyChunks<1>(codes, chunks, last_blocks, at);
+      }
+
+      piece = schedule.At(cluster, Opaque(step));
+      const int token_tile = piece.tile / schedule.supers;
+      const int super = piece.tile % schedule.supers;
+      if constexpr (kIsGrouped<Args>) {
+        const ScKernelTask& done = TaskOf(args, token_tile, super);
+        WriteSlots(done, FirstRow(done, super, rank) + warp * 16, token_tile);
+      } else {
+        if (piece.chunk_end < schedule.chunks) {
+          StorePartial(args, piece.tile - schedule.full * schedule.clusters, rank, piece.number + 1, y);
+          continue;
+        }
+        const ScKernelTask& done = TaskOf(args, token_tile, super);
+        if constexpr (kIsRowGroup<Args>) {
+          const GroupRows& rows = args.rows;
+          WriteRows(done, FirstRow(done, super, rank) + warp * 16,
+                    rows.order + rows.group->first + token_tile * kTokens, rows.group->rows - token_tile * kTokens);
+        } else if constexpr (kHasChunkWords<Args>) {
+          WriteRows(done, FirstRow(done, super, rank) + warp * 16, args.order + token_tile * kTokens,
+                    args.streams.tokens - token_tile * kTokens);
+        } else {
+          Write(done, FirstRow(done, super, rank) + warp * 16, token_tile * kTokens);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace stoch::cuda::prefill
