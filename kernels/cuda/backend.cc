@@ -35,7 +35,8 @@
 namespace stoch::cuda {
 namespace {
 
-// The exchange that an op makes something for; null: none.
+// The all-gather that the op of `call` produces input for (its `gather` field); null if there is none or the op type
+// has no such field.
 template <typename Call>
 const AllGatherCall* GatherOf(const Call& call) {
   if constexpr (requires { call.gather; }) return call.gather;
@@ -51,7 +52,8 @@ std::vector<Device> GiversOf(const AllGatherCall& call) {
 }  // namespace
 
 CudaBackend::CudaBackend(std::span<const int> ordinals) {
-  if (ordinals.size() > 1) (void)AskedHopRoute();  // a name that is none is refused before anything is loaded
+  // Throws InvalidInput on an unknown route name before any device is set up.
+  if (ordinals.size() > 1) (void)AskedHopRoute();
   for (const int ordinal : ordinals) {
     const std::optional<int64_t> before = UsedDeviceBytes(OrdinalOf(ordinal));
     const auto sites = per_device_.empty() ? nullptr : per_device_.front()->context.sites();
@@ -94,7 +96,8 @@ int64_t CudaBackend::LinearScratchBytes(const LinearSpec& spec, std::span<const 
     most =
         std::max(most, stoch::LinearScratchBytes(entry->context.traits, spec, {max_tokens, in_features, out_features}));
   }
-  return static_cast<int64_t>(Workspace::BlockBytes(static_cast<size_t>(most)));  // as ReserveScratch takes it
+  // ReserveScratch rounds up to whole blocks, so this estimate does too.
+  return static_cast<int64_t>(Workspace::BlockBytes(static_cast<size_t>(most)));
 }
 
 int64_t CudaBackend::AttentionScratchBytes(const KvCacheSpec& spec, int num_heads, const PassLimits& limits) const {
@@ -290,7 +293,8 @@ void CudaBackend::ScMixedMatmul(const TensorView& a, const TensorView& b, const 
 }
 
 bool CudaBackend::ObserveLengths(OpObserver* observer) {
-  if (per_device_.size() > 1) return observer == nullptr;  // heads and rows of weights are counted from their device's
+  // Unsupported on several devices: each would number the heads and weight rows of its shard from 0.
+  if (per_device_.size() > 1) return observer == nullptr;
   per_device_.front()->context.observer = observer;
   return true;
 }
@@ -301,7 +305,7 @@ void CudaBackend::AllGather(const AllGatherCall& call) {
   for (const Device& device : devices) At(device);
   DeviceGroup& group = GroupOf(devices);
   if (call.table == nullptr) return group.AllGather(call, plan);
-  AllGatherCall rest = call;  // of f(x), which each device makes first
+  AllGatherCall rest = call;  // gathers f(x), which each device computes below, instead of x
   rest.prologue = Prologue::kNone;
   rest.table = nullptr;
   rest.from2.clear();
@@ -369,14 +373,15 @@ void CudaBackend::RunGraph(std::span<const Device> devices, std::string_view key
   }
   PerDevice& entry = At(devices.front());
   DeviceGuard guard(devices.front());
-  if (entry.context.observer != nullptr) return body();  // a graph shows nothing
+  if (entry.context.observer != nullptr) return body();  // a replayed graph does not call the observer
   entry.graphs.Run(key, body);
 }
 
 void CudaBackend::CheckFinite(Device device) {
   DeviceContext& ctx = At(device).context;
   DeviceGuard guard(device);
-  for (auto& [ordinals, ring] : rings_) ring->query.Settle();  // a limit that waiting for the device has not
+  // Exchanges of a ring have a time limit, unlike the wait for the device below.
+  for (auto& [ordinals, ring] : rings_) ring->query.Settle();
   ctx.CheckFinite();
   for (auto& [ordinals, group] : groups_) group->Check();
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CudaBackend: checks operands, makes their device current and calls the launcher of each op.
 //
-// Launchers by file; each takes the DeviceContext first and has its contract in its header:
+// Where each launcher is declared. Every launcher takes the DeviceContext first; its contract is in that header.
 //   attention/kv_cache.h       CudaKvCache, MakeKvCache, KvCacheBytes
 //   runtime/pass.h             CudaPass, MakePass, UploadPass
 //   runtime/ops.h              the ops of calls.h, from LaunchLinear on
@@ -131,27 +131,31 @@ class CudaBackend final : public Backend, public CallerStreams {
     DeviceContext context;
     GraphCache graphs;
     Uploader uploader;
-    std::unique_ptr<TestFault> test_fault;  // null but in tests
-    std::unique_ptr<CallerOrder> caller;    // made at first use
-    int64_t runtime_bytes = 0;              // DeviceInfo
+    std::unique_ptr<TestFault> test_fault;  // fails the device on purpose; null except in tests
+    std::unique_ptr<CallerOrder> caller;    // order with a caller's stream; null until first used
+    int64_t runtime_bytes = 0;  // bytes the process takes of the device besides buffers, estimated for all its lifetime
+    // The part of runtime_bytes that is allocated already (the CUDA context), in bytes.
     int64_t runtime_taken_bytes = 0;
   };
-  // InvalidInput for a device this backend was not opened with. Begins a call (DeviceContext::CountCall).
+  // The state of `device`. The first overload begins a backend call on the device (DeviceContext::CountCall);
+  // polls_shared is passed on to CountCall. Errors: InvalidInput for a device that this backend was not opened with.
   PerDevice& At(const Device& device, bool polls_shared = false);
   const PerDevice& At(const Device& device) const;
-  PerDevice& EntryOf(const Device& device);  // begins no call
-  // Memory that the process takes of a device besides buffers; `before`: what all processes did before this one's
-  // context.
+  PerDevice& EntryOf(const Device& device);  // the state of `device`, without beginning a call
+  // Sets the runtime bytes of `entry` (DeviceInfo). before: bytes of the GPU that all processes used just before this
+  // process made its CUDA context there; nullopt if NVML could not tell.
   static void MeasureRuntime(PerDevice* entry, std::optional<int64_t> before);
   static CallerOrder& CallerOf(PerDevice* entry);
-  DeviceGroup& GroupOf(std::span<const Device> devices);  // made at first use
-  // The op that is issued next on `device` makes what that gives to the exchange.
+  DeviceGroup& GroupOf(std::span<const Device> devices);  // the group of these devices; made at first use
+  // Tells the group of `call` that the next op issued on `device` writes that device's input to the all-gather `call`.
   void Announce(const Device& device, const AllGatherCall& call);
 
   std::vector<Device> devices_;
   std::vector<std::unique_ptr<PerDevice>> per_device_;
-  std::map<std::vector<int>, std::unique_ptr<DeviceGroup>> groups_;  // by device numbers
-  std::map<std::vector<int>, std::unique_ptr<RingGroup>> rings_;     // the same
+  // All-gathers and graphs over several devices, by their device numbers.
+  std::map<std::vector<int>, std::unique_ptr<DeviceGroup>> groups_;
+  // Ring attention over several devices, by their device numbers.
+  std::map<std::vector<int>, std::unique_ptr<RingGroup>> rings_;
   RingProbe* ring_probe_ = nullptr;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What CudaBackend knows of its devices' memory: what is free and taken, buffers, copies.
+// The part of CudaBackend that concerns device memory: bytes free and in use, buffers, copies.
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -18,11 +18,13 @@
 namespace stoch::cuda {
 
 void CudaBackend::MeasureRuntime(PerDevice* entry, std::optional<int64_t> before) {
-  // Code is loaded when a kernel is first launched, graphs come with batch sizes.
+  // Allowances for memory that is allocated later: kernel code is loaded at the first launch of a kernel, and graphs
+  // are recorded as batch sizes occur.
   constexpr int64_t kCodeBytes = int64_t{48} << 20;
   constexpr int64_t kGraphBytes = int64_t{16} << 20;
   static std::mutex mutex;
-  static std::map<int, int64_t> contexts;  // made once a process, whatever number of backends follows
+  // Bytes of the CUDA context by GPU ordinal: one context per process and GPU, however many backends are opened.
+  static std::map<int, int64_t> contexts;
   const Device device = entry->context.device;
   DeviceGuard guard(device);
   const std::optional<int64_t> after = UsedDeviceBytes(OrdinalOf(device.index));
@@ -78,12 +80,13 @@ void CudaBackend::ReserveScratch(Device device, int64_t bytes) {
 }
 
 int64_t CudaBackend::AllocatedBytes(int64_t bytes) const {
-  constexpr int64_t kPage = int64_t{2} << 20;  // of cudaMalloc; smaller buffers share one
+  // cudaMalloc allocates pages of 2 MiB; several small buffers share a page.
+  constexpr int64_t kPage = int64_t{2} << 20;
   return bytes < kPage / 2 ? bytes : (bytes + kPage - 1) / kPage * kPage;
 }
 
 Buffer CudaBackend::AllocateShared(Device device, int64_t bytes) {
-  (void)At(device);  // one of ours
+  (void)At(device);  // throws if the device is not one of this backend's
   DeviceGuard guard(device);
   Buffer buffer = AllocatePinned(static_cast<size_t>(bytes), device);
   std::memset(buffer.data(), 0, buffer.bytes());
@@ -95,7 +98,7 @@ void CudaBackend::CopyFromHost(const TensorView& to, const void* from) {
   RequireDense({-1, "copy"}, to);
   DeviceGuard guard(to.device);
   STOCH_CUDA(cudaMemcpyAsync(to.data, from, static_cast<size_t>(to.bytes()), cudaMemcpyHostToDevice, ctx.stream));
-  STOCH_CUDA(cudaStreamSynchronize(ctx.stream));  // the caller may reuse its memory
+  STOCH_CUDA(cudaStreamSynchronize(ctx.stream));  // when this function returns, the caller may overwrite `from`
 }
 
 void CudaBackend::CopyToHost(void* to, const TensorView& from) {
@@ -112,12 +115,12 @@ void CudaBackend::Copy(const TensorView& to, const TensorView& from) {
   CheckCopy(to, from);
   if (to.device == from.device) {
     DeviceGuard guard(to.device);
-    // Either may be memory of AllocateShared.
+    // `to` and `from` may be pinned host memory of AllocateShared, so cudaMemcpyDefault finds out the direction.
     STOCH_CUDA(cudaMemcpyAsync(to.data, from.data, static_cast<size_t>(to.bytes()), cudaMemcpyDefault, target.stream));
     return;
   }
-  // The copy is an op of both devices: the source's stream runs it once the target is ready to be written, and the
-  // target goes on once it is done.
+  // The copy is ordered on both devices: the source's stream starts the copy when the target's earlier work is done,
+  // and the target's stream continues when the copy is done.
   DeviceGuard guard(from.device);
   target.RecordReady();
   STOCH_CUDA(cudaStreamWaitEvent(source.stream, target.ready()));

@@ -38,7 +38,7 @@ Probe ProbeDevices() {
     return probe;
   }
   probe.hardware_seen = probe.hardware_seen || count > 0;
-  // Ordinals are the caller's names of devices, so an old GPU between two usable ones ends the list.
+  // Ordinals are how the caller names devices, so usable GPUs must be consecutive from 0: an old GPU ends the list.
   while (probe.devices < count && IsUsable(probe.devices)) ++probe.devices;
   (void)cudaGetLastError();
   probe.devices = DeviceNumbers(probe.devices);

@@ -10,17 +10,17 @@
 
 namespace stoch::cuda {
 
-// How many usable GPUs there are (compute capability 8.0 or newer) and, where there is none, why, as one
-// clause.
+// Result of ProbeDevices: number of usable GPUs (compute capability 8.0 or newer), counted from ordinal 0 up to the
+// first GPU that is too old; if there are none, the reason.
 struct Probe {
   int devices = 0;
-  std::string problem;         // "no CUDA driver is installed", "" when devices > 0
-  bool hardware_seen = false;  // a GPU seems to be there although `problem` is set
+  std::string problem;         // the reason as one clause ("no usable NVIDIA driver was found"); "" when devices > 0
+  bool hardware_seen = false;  // the driver or /dev shows an NVIDIA GPU, also when `problem` is set
 };
 Probe ProbeDevices();
 
-// A backend over the given CUDA ordinals (distinct, at least one).
-// Errors: InvalidInput for an ordinal that is not there; DeviceError when a device fails to start.
+// Opens the CUDA backend on the GPUs with the given ordinals (distinct, at least one).
+// Errors: InvalidInput for an ordinal that ProbeDevices does not count; DeviceError when a device fails to start.
 std::unique_ptr<Backend> OpenBackend(std::span<const int> ordinals);
 
 }  // namespace stoch::cuda

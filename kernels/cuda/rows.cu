@@ -19,6 +19,9 @@ namespace {
 
 constexpr int kThreads = kRowLanes;
 
+// One block per row of the output: converts table row ids[row] to floats. T: element type of the table. The table may
+// be stored in the layout of an exact weight or of a fixed-point weight (EmbeddingView::Order); out is in natural
+// order.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     EmbedKernel(EmbeddingView table, const int32_t* ids, float* out, int64_t out_stride, SiteReporter reporter) {
@@ -33,12 +36,12 @@ __global__ void __launch_bounds__(kThreads)
   const T* from = rows + id * t.padded_cols;
   const FixedWeightView fixed{t.data, t.dtype, t.rows, t.cols, t.padded_cols, nullptr};
   float* to = out + row * out_stride;
-  if (t.padded_cols % kVector != 0) {  // plain, and its rows are not aligned
+  if (t.padded_cols % kVector != 0) {  // not packed (natural column order), and rows are not 16-byte aligned
 #pragma unroll 8
     for (int64_t d = threadIdx.x; d < t.cols; d += kThreads) to[d] = ToFloat(from[d]);
     return;
   }
-  // Whole vectors: the table may be memory of the host, and a warp's read is then a packet on its way here.
+  // Loads are 16 bytes wide because the table may be pinned host memory, where each load of a warp is a PCIe packet.
 #pragma unroll 4
   for (int64_t v = threadIdx.x; v < t.padded_cols / kVector; v += kThreads) {
     float x[kVector];
@@ -69,7 +72,7 @@ struct RowSelector {
   }
 };
 
-// The largest number seen so far and where; index -1: none yet.
+// The largest number seen so far and its column; index -1: no number yet.
 struct Best {
   float value = 0;
   int32_t index = -1;
@@ -80,7 +83,8 @@ __device__ Best Better(const Best& a, const Best& b) {
   return b.value > a.value || (b.value == a.value && b.index < a.index) ? b : a;
 }
 
-// Argmax of every `parts`-th piece of a row, from piece `part` on, by the block; given to every thread.
+// Argmax of the pieces part, part + parts, part + 2 * parts, ... of a row x [n]; a piece is kThreads numbers. Called by
+// all threads of a block; every thread gets the result. NaN is skipped.
 __device__ Best PartArgmax(const float* x, int64_t n, int part, int parts) {
   __shared__ Best shared[kThreads / kWarp];
   constexpr int kInFlight = 16;
@@ -113,7 +117,8 @@ struct ArgmaxArgs {
   SiteReporter reporter;
 };
 
-// A cluster a row: one block alone would read a vocabulary at a fraction of the speed at which the head wrote it.
+// One cluster of kArgmaxBlocks blocks per row of logits (one block without clusters); blockIdx.y is the row. A single
+// block would read a vocabulary at a fraction of the speed at which the LM head wrote it.
 constexpr int kArgmaxBlocks = 8;
 __global__ void __launch_bounds__(kThreads) ArgmaxKernel(const ArgmaxArgs args) {
   __shared__ Best bests[kArgmaxBlocks];
@@ -148,7 +153,7 @@ void LaunchSelectRows(DeviceContext& ctx, const float* x, int64_t x_stride, cons
 }
 
 void LaunchArgmax(DeviceContext& ctx, const float* logits, int64_t stride, int64_t rows, int64_t n, int32_t* ids) {
-  constexpr int64_t kRowsAtOnce = 32768;  // gridDim.y is limited to 65535
+  constexpr int64_t kRowsAtOnce = 32768;  // rows of one launch: gridDim.y is limited to 65535
   const int blocks = ctx.traits.has_clusters ? kArgmaxBlocks : 1;
   for (int64_t first = 0; first < rows; first += kRowsAtOnce) {
     const auto count = static_cast<unsigned>(std::min(kRowsAtOnce, rows - first));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The head of a row that a warp rotates and appends, a query, a key or a value, and the stream length of a query.
+// RoPE and append of one head vector of a row (a query, key or value) by one warp, and the stream length of a query.
 #pragma once
 
 #include "kernels/cuda/attention/kernels.h"
@@ -9,14 +9,16 @@
 
 namespace stoch::cuda {
 
+// One unit of work of an append kernel: one head vector of one row.
 struct HeadJob {
   int row = 0;
-  int head = 0;  // of the query heads, or of the KV heads
+  int head = 0;  // query head, or KV head of a key or value
   bool is_q = false;
   bool is_k = false;
   int32_t position = 0;
 
-  // Job `index` of the rows: all heads of a row follow each other, queries, keys, values. False past the last one.
+  // Sets the job with number `index`. A row has a job for each query head, then for each key, then for each value.
+  // Returns false past the last job.
   __device__ __forceinline__ bool Find(const AttentionArgs& a, int index) {
     const int jobs = a.num_heads + 2 * a.kv.num_kv_heads;
     row = index / jobs;
@@ -29,7 +31,7 @@ struct HeadJob {
     if (!is_q && !is_k) head -= a.kv.num_kv_heads;
     return true;
   }
-  // Loads the vector, and rotates queries and keys.
+  // Loads the head vector into the registers of the warp, and applies RoPE to a query or key.
   template <int kPairs>
   __device__ __forceinline__ void Load(const AttentionArgs& a, HeadVector<kPairs>& x, int lane) const {
     const float* from = (is_q   ? a.q + row * a.q_stride
@@ -42,7 +44,8 @@ struct HeadJob {
   }
 };
 
-// Writes the codes and the scale of a key, or of a value, to its place in the cache. code_of(dim, value): of each.
+// Writes the codes and the scale of a key or a value to its place in the cache, by one warp. slot: position within the
+// page. code_of(dim, value): the code of one number.
 template <int kPairs, typename CodeOf>
 __device__ __forceinline__ void StoreCodes(const KvView& kv, bool is_k, int32_t page, int head, int slot,
                                            const HeadVector<kPairs>& x, int half, int lane, float scale,
@@ -56,7 +59,9 @@ __device__ __forceinline__ void StoreCodes(const KvView& kv, bool is_k, int32_t 
   });
 }
 
-// The signed metric of a head's vector, in every lane: BlockMetric by a warp. `squares`: kRowLanes floats of its own.
+// The metric by which a rule picks the stream length of a head vector (largest magnitude, L2 norm or their ratio, times
+// a sign; kernels/sc/sc_lengths.h), in every lane of the warp. squares: kRowLanes floats of shared memory of this warp.
+// Bits: as BlockMetric.
 template <int kPairs>
 __device__ inline float HeadMetric(const LengthView& view, const HeadVector<kPairs>& x, int half, int lane,
                                    float* squares) {
@@ -77,19 +82,20 @@ __device__ inline float HeadMetric(const LengthView& view, const HeadVector<kPai
   return SignedMetric(view, amax, Sqrt(sum));
 }
 
-// Operands of the search in shared memory: rule, tables of all slots, room for a metric.
+// Copy in shared memory of the rule that picks a query's stream length, with the count tables of all lengths and
+// scratch for the metric.
 struct QueryRule {
   StagedRule rule;
   alignas(16) ByteTable tables[kMaxByteTables];
   float squares[kRowLanes];
 
-  // By the warp that calls SlotOf later. Nothing of it depends on earlier kernels.
-  // Requires: view.bytes, which are kMaxByteTables at most.
+  // Fills the copy, by the warp that calls SlotOf later. Reads nothing that an earlier kernel writes. Requires:
+  // view.bytes is not null and view.slots <= kMaxByteTables.
   __device__ void Load(const LengthView& view, int lane) {
     StageRule(view, rule, lane, 32);
     if (lane < view.slots) tables[lane] = view.bytes[lane];
   }
-  // In every lane of the warp.
+  // The slot (index of the stream length) of the query x, in every lane of the warp; 0 without a rule.
   template <int kPairs>
   __device__ int SlotOf(const LengthView& lengths, const HeadVector<kPairs>& x, int half, int lane) {
     __syncwarp();

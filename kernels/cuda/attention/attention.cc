@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RoPE, the KV append and causal attention in every mode, by the routes of a plan (kernels/plan/attention/plan.h).
+// The attention op: RoPE, the append to the KV cache and causal attention in every mode, by the routes of a plan
+// (kernels/plan/attention/plan.h).
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -28,8 +29,8 @@ void Check(const AttentionCall& call, const CudaPass& pass) {
 
 int64_t OutputsOf(const AttentionArgs& args) { return int64_t{args.num_heads} * args.kv.head_dim; }
 
-// The pass just uploaded, or, while a graph is recorded, every pass that it may be replayed for: those of the same
-// ContextBucket.
+// Facts of a pass for PlanAttention: of the pass that was just uploaded, or while a graph is recorded, bounds for every
+// pass that the graph may be replayed for (all passes of one ContextBucket).
 AttentionPass PassOf(const DeviceContext& ctx, const AttentionCall& call, const CudaPass& pass,
                      const DilatedPairs& pairs, int64_t max_context) {
   const bool recording = ctx.IsRecording();
@@ -52,7 +53,7 @@ AttentionPass PassOf(const DeviceContext& ctx, const AttentionCall& call, const 
   return facts;
 }
 
-// A checked call with its plan.
+// A checked call with its kernel arguments, its plan and the rows that each route takes.
 struct Job {
   DeviceContext& ctx;
   const AttentionCall& call;
@@ -63,7 +64,7 @@ struct Job {
   DilatedPairs pairs = {};
   AttentionPlan plan = {};
   AttendedRows rows = {};
-  int32_t longest = 0;  // context of the pass, or of any pass that a graph is recorded for
+  int32_t longest = 0;  // positions of the longest context of the pass, or of any pass that a recorded graph serves
 
   const MixedProducts& mixed() const { return *cache.mixed(call.cache_layer); }
   const RowSet& short_rows() const { return plan.long_rows != plan.short_rows ? rows.short_rows : rows.all; }
@@ -95,7 +96,8 @@ Job MakeJob(DeviceContext& ctx, const AttentionCall& call) {
   return job;
 }
 
-// The norm before RoPE, for the kernel that rotates by itself; for other kernels the heads are normed here.
+// The RMSNorm of q and k heads before RoPE. Returns the weights if the row kernel norms the heads itself; otherwise
+// launches a kernel for the norm, if the call has one, and returns null pointers.
 HeadNorm NormHeads(const Job& job) {
   switch (job.plan.norm) {
     case AttentionNorm::kNobody: break;
@@ -105,7 +107,8 @@ HeadNorm NormHeads(const Job& job) {
               job.call.norm->eps};
     case AttentionNorm::kOwnKernel:
       LaunchNormHeads(job.ctx, *job.call.norm);
-      job.ctx.row_channel().Begin(false);  // as an op of its own: q and k are no longer the posted ones
+      // The norm ran as an op of its own, so q and k are no longer the words that the previous kernel posted.
+      job.ctx.row_channel().Begin(false);
       break;
   }
   return {};
@@ -123,10 +126,12 @@ QueryCodes TakeQueryCodes(const Job& job, Scratch& scratch) {
   return {scratch.Take<uint32_t>(vectors * job.args.kv.head_dim / 4), scratch.Take<float>(vectors)};
 }
 
-// Quantizes whole windows, after the append.
+// Modes kPerHead and kPerRow: appends the rows to the cache as floats, then quantizes the whole window of every
+// sequence.
 WindowScales QuantizeWindow(const Job& job, Scratch& scratch, const ScOperands& operands) {
   const auto sequences =
-      static_cast<int32_t>(job.pass.limits().max_sequences);  // in a graph, too: scratch must not grow
+      // The limit, not the number in this pass: a recorded graph must take the same scratch.
+      static_cast<int32_t>(job.pass.limits().max_sequences);
   const int64_t heads = int64_t{sequences} * job.args.num_heads;
   WindowScales window;
   window.v_channels = scratch.Take<float>(int64_t{sequences} * job.shape.num_kv_heads * job.shape.head_dim);
@@ -138,7 +143,8 @@ WindowScales QuantizeWindow(const Job& job, Scratch& scratch, const ScOperands& 
   return window;
 }
 
-// The heads of the one row as the kernel before posts them; q null: it does not.
+// Words of q, k and v of the pass's one row, if the plan polls and the previous kernel posts all three on this GPU
+// alone; else posted.q is null.
 PostedHeads PollHeads(const Job& job) {
   if (job.plan.handover != AttentionHandover::kWords) return {};
   const RowChannel& rows = job.ctx.row_channel();
@@ -182,7 +188,7 @@ void RunSc(const Job& job, const HeadNorm& norm) {
   });
 }
 
-// One row, which the kernel appends.
+// Mixed lengths, pass of one row: the row kernel also quantizes and appends the row.
 void RunMixedFresh(const Job& job) {
   Scratch scratch(job.ctx.workspace);
   const RowScratch memory = MakeRowScratch(job.ctx, scratch, job.args, job.shape, job.plan.spill);
@@ -222,7 +228,7 @@ void RunMixedRows(const Job& job) {
   ShowMixedLengths(job.ctx, job.args, job.call.site, products, job.pass, mixed);
 }
 
-// fp32, and the baseline over halves.
+// Exact attention: fp32, or the fp16 baseline over halves.
 void RunValues(const Job& job) {
   LaunchAppendValues(job.ctx, job.args, job.shape.precision == Precision::kFp16);
   if (job.plan.long_rows == AttentionRoute::kHalfTiles) LaunchHalfTiles(job.ctx, job.args, job.rows.tiles);
@@ -301,8 +307,8 @@ void AttendCodes(DeviceContext& ctx, const AttentionArgs& args, const AttentionS
       }
     }
   }
-  // After the tiles, which have given theirs back. Memory that a graph recorded later needs is taken now, even by a pass
-  // without such rows.
+  // Taken after the tiles have given their scratch back. A pass without short rows takes the memory too, since a graph
+  // that is recorded later must find it.
   Scratch scratch(ctx.workspace);
   const RowScratch memory = MakeRowScratch(ctx, scratch, args, shape, plan.spill);
   const RowSet& rows = has_tiles ? attended.short_rows : attended.all;
@@ -327,7 +333,8 @@ void AttendCodes(DeviceContext& ctx, const AttentionArgs& args, const AttentionS
     case AttentionRoute::kMixedWide:
     case AttentionRoute::kExactRows:
     case AttentionRoute::kExactSplit:
-    case AttentionRoute::kHalfTiles: break;  // of other lengths, or not for single rows
+    // routes of mixed lengths, of other modes, or of tiles: never planned for single rows here
+    case AttentionRoute::kHalfTiles: break;
   }
   STOCH_CHECK(false);
 }
@@ -371,7 +378,8 @@ void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
     case AttentionRoute::kScTiles:
     case AttentionRoute::kScWide:
     case AttentionRoute::kMixedWide:
-    case AttentionRoute::kHalfTiles: break;  // not for short rows
+    // routes of tiles and of dealt positions: never planned for short rows of this op
+    case AttentionRoute::kHalfTiles: break;
   }
   STOCH_CHECK(false);
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows whose positions are dealt over devices (kernels/stripes.h): each device works on its own positions for the rows of
-// all, in steps, and reads what the others found. For fabric/ring/, which orders the steps of the devices.
+// Attention of rows whose positions are dealt over devices in stripes (kernels/stripes.h): each device works on its own
+// positions for the rows of all devices, step by step, and reads the results of the other devices after each step.
+// Called by fabric/ring/, which orders the steps of the devices.
 //
-// A device's cache has local positions, and so have its scores; lanes, masks and windows go by absolute position.
-// Bits: as the row kernels.
+// The cache and the scores of a device are indexed by local position (0, 1, 2, ... of the stripe); lanes of float sums
+// (kernels/math/reduce.h), masks of the count table and windows go by absolute position. Bits: as the row kernels.
 #pragma once
 
 #include <cstdint>
@@ -15,61 +16,73 @@ namespace stoch::cuda {
 
 inline constexpr int kMaxStripes = 8;
 
-// A row of a pass, whoever owns it.
+// One row of a pass, with the device (stripe) that owns its position.
 struct alignas(16) DealtQuery {
   int32_t sequence = 0;
-  int32_t position = 0;   // absolute
-  int32_t owner = 0;      // stripe
-  int32_t owner_row = 0;  // among the rows that the owner has of the pass
+  int32_t position = 0;   // absolute position of the row
+  int32_t owner = 0;      // index of the stripe that owns the position
+  int32_t owner_row = 0;  // index of the row among the rows of the pass that the owner has
 };
 
-// Memory that a device shares with the others, about the rows of a launch. Others only read it: in the device's memory, or a
-// copy in pinned memory of the host.
+// Memory that one device writes and the other devices read, about the rows of a launch. A reader sees the memory of the
+// device itself, or a copy in pinned host memory.
 struct QueryShare {
-  uint32_t* words = nullptr;       // [own rows][num_heads][head_dim / 4]: codes of the rows that the device owns
-  float* scales = nullptr;         // [own rows][num_heads]
-  uint32_t* score_max = nullptr;   // [rows][num_heads]: OrderedWord of the largest score, 0 where it has no position
-  float* lanes = nullptr;          // [rows][num_heads][kRowLanes / stripes]: sums of exponentials
-  uint32_t* weight_max = nullptr;  // [rows][num_heads]: bits of the largest of what is quantized
-  int32_t* sums = nullptr;         // [rows][num_heads][head_dim]: counts of p v
+  uint32_t* words = nullptr;  // [own rows][num_heads][head_dim / 4]: codes of the queries that the device owns
+  float* scales = nullptr;    // [own rows][num_heads]: scales of the queries that the device owns
+  // [rows][num_heads]: the largest score over the device's positions as an OrderedWord (device/exchange.cuh); 0 if the
+  // device has no position that the row sees.
+  uint32_t* score_max = nullptr;
+  // [rows][num_heads][kRowLanes / stripes]: the lanes of the softmax sum that the device owns.
+  float* lanes = nullptr;
+  uint32_t* weight_max = nullptr;  // [rows][num_heads]: float bits of the largest weight (number to quantize)
+  int32_t* sums = nullptr;         // [rows][num_heads][head_dim]: sums of the counts of p v over the device's positions
 };
 
-// The rows of a launch as a device sees them.
+// The rows of a launch from the view of one device.
 struct DealtRowsView {
+  // Which positions the device owns, and how many devices the positions are dealt over.
   StripeView stripe;
   int32_t stripes = 1;
-  int32_t index = 0;                    // of the device's stripe
-  int32_t page_shift = 0;               // a page of the pass has 1 << page_shift of the device's positions
-  const DealtQuery* queries = nullptr;  // of the launch's rows
-  int32_t first_own[kMaxStripes] = {};  // owner_row of each stripe's first row in the launch
-  QueryShare shares[kMaxStripes] = {};  // as this device reads them; its own is where it writes
+  int32_t index = 0;                    // index of the device's stripe
+  int32_t page_shift = 0;               // log2 of the positions that the device has of each page of the pass
+  const DealtQuery* queries = nullptr;  // [rows of the launch], in device memory
+  int32_t first_own[kMaxStripes] = {};  // [stripes]: owner_row of the first row of the launch that a stripe owns
+  // [stripes], as this device reads the memory of each; shares[index] is where it writes
+  QueryShare shares[kMaxStripes] = {};
 };
 
+// Arguments of the steps below.
 struct DealtAttention {
-  AttentionArgs attention;  // pages and max_pages of the whole pass; kv: the striped cache; out: of the device's rows
+  // `pass` has the pages of the whole pass, `kv` the device's cache of its own positions, `out` the rows that the
+  // device owns.
+  AttentionArgs attention;
   DealtPlan plan;
   ScTables qk, av;
-  float* scores = nullptr;  // [rows][num_heads][stride], of this device: scores, then exponentials, then weights
-  int64_t stride = 0;       // a multiple of 4, and no less than the local positions that a row sees
+  float* scores = nullptr;  // [rows][num_heads][stride] of this device: scores, then exponentials, then weights
+  int64_t stride = 0;       // a multiple of 4, at least the device's positions that any row sees
   int32_t rows = 0;
-  DilatedPairs pairs;  // where there are some, what of its window a row sees
+  DilatedPairs pairs;  // positions that dilated attention admits; no pairs: the whole window
   DealtRowsView dealt;
 };
 
-// Fills queries[0, rows) with the rows of `pass`, in its order. Every device makes its own copy.
+// Fills queries[0, rows) with the rows of `pass` in the order of the pass. Every device makes its own copy.
 void LaunchListQueries(DeviceContext& ctx, const PassView& pass, int64_t rows, const StripeView& stripe,
                        DealtQuery* queries);
 
-// ---- The steps; each starts when all devices have ended the one before. kPerToken.
-// From codes and scales: scores of the own positions, and score_max, which is 0 before.
+// ---- The steps, mode kPerToken. A step starts when all devices have ended the step before.
+// Scores: reads codes and scales of all shares; writes the scores of the device's positions and score_max. Requires:
+// score_max is zeroed by the caller.
 void LaunchDealtScores(DeviceContext& ctx, const DealtAttention& args);
-// From score_max: exponentials, as often as they count, and the sums of the own lanes.
+// Lanes: reads score_max of all shares; turns the scores into exponentials, each times the number of dilated pairs that
+// admit the position, and writes the lanes of the softmax sum that the device owns.
 void LaunchDealtLanes(DeviceContext& ctx, const DealtAttention& args);
-// From lanes: what is quantized, and weight_max, which is 0 before.
+// Weights: reads the lanes of all shares; turns the exponentials into weights p s_v and writes weight_max. Requires:
+// weight_max is zeroed by the caller.
 void LaunchDealtWeights(DeviceContext& ctx, const DealtAttention& args);
-// From weight_max: counts of p v of the own positions, added to sums.
+// Values: reads weight_max of all shares; quantizes the weights and adds the counts of p v over the device's positions
+// to sums. Requires: sums is zeroed by the caller.
 void LaunchDealtValues(DeviceContext& ctx, const DealtAttention& args);
-// From sums and weight_max: attention.out of the rows that the device owns.
+// Output: reads sums and weight_max of all shares; writes attention.out of the rows that the device owns.
 void LaunchDealtOutput(DeviceContext& ctx, const DealtAttention& args);
 
 }  // namespace stoch::cuda

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dilated SC attention of rows: a cluster of blocks per row and query head, that looks at admitted positions alone.
+// Dilated SC attention of single rows: a cluster of blocks per row and query head, which looks only at admitted
+// positions.
 //
-// As the row kernel (row.cu) looks counts up, with another cut: the positions of a pair are a stride apart, so a lane
-// takes one of them with all its dimensions. Scores lie by position, from a multiple of kRowLanes on, and are -inf where
-// nothing is admitted: thread j is lane j of the sum, and positions that do not count add nothing to it. p v goes by
-// words of four positions, of which those without a level are not read.
+// Counts come from count-table rows in shared memory, as in row.cu. The positions of a pair (segment, dilation) are a
+// stride apart, so in q k a lane takes one position with all its dimensions. Scores are indexed by position, from a
+// multiple of kRowLanes on, and are -inf at positions that no pair admits: thread j then holds lane j of the softmax
+// sum, and positions that are not admitted add 0. p v takes words of four positions and skips words whose levels are
+// all 0.
 #include <algorithm>
 #include <bit>
 
@@ -25,43 +27,50 @@ using attention_row::kWarps;
 using attention_row::RowArgs;
 using attention_row::SharedLayout;
 
-constexpr int kStageGroups = kRowLanes / kTurnTokens;  // of one warp: groups of four positions in kRowLanes of them
-constexpr int kKeyBatch = 8;                           // words of a key that are loaded together
-constexpr int kValueGroups = 2;                        // groups whose values are
+// Groups of four positions that a warp has in kRowLanes positions.
+constexpr int kStageGroups = kRowLanes / kTurnTokens;
+// Words of a key (four dimensions each) that are loaded before the first is looked up.
+constexpr int kKeyBatch = 8;
+// Groups of four positions whose values are loaded before the first is looked up.
+constexpr int kValueGroups = 2;
 
 struct DilatedArgs {
   RowArgs row;
   DilatedPairs pairs;
 };
 
+// The score of a position that is not admitted: -inf.
 __device__ __forceinline__ float Nothing() { return BitsToFloat(0xff800000u); }
 
-// A row and query head, as every block of its cluster sees them.
+// A thread's view of its block: the row and query head that the cluster works on, and where the data lies.
 struct Block {
   const RowArgs& args;
   const AttentionArgs& a;
   const KvView& kv;
   const AdmittedRow& admitted;
   SharedLayout s;
+  // Scores of the row in device memory [span], used if in_shared is false.
   float* spill;
   const int32_t* pages;
   int tid, lane, warp;
+  // Index of the block in its cluster, and the number of blocks of the cluster.
   int rank, cluster;
   int head, kv_head, row, head_dim, q_words;
   int position;
-  int origin;  // the position of scores[0], a multiple of kRowLanes
-  int span;    // scores
+  int origin;  // position of the first score, a multiple of kRowLanes
+  int span;    // number of scores, up to the row's own position
+  // Whether the scores fit in shared memory.
   bool in_shared;
 
   __device__ __forceinline__ int page_of(int t) const { return __ldg(pages + (t >> kv.page_shift)); }
   __device__ __forceinline__ int slot_of(int t) const { return t & (kv.page_tokens - 1); }
   __device__ __forceinline__ float kept(int i) const { return in_shared ? s.scores[i] : __ldcg(spill + i); }
-  // An exponential as often as it counts.
+  // exp(score - largest), times the number of pairs that admit position origin + i; 0 if no pair admits the position.
   __device__ __forceinline__ float exponential(int i, float score, float largest) const {
     if (score == Nothing()) return 0.0f;
     return static_cast<float>(admitted.Times(origin + i)) * Exp(score - largest);
   }
-  // The value to quantize.
+  // The weight, which is the number to quantize: probability e / sum times the value's scale.
   __device__ __forceinline__ float weight(int i, float e, float sum) const {
     if (e == 0.0f) return 0.0f;
     const int t = origin + i;
@@ -69,7 +78,9 @@ struct Block {
   }
 };
 
-// Count rows of the query, a warp those of its slice, and -inf for every score. A barrier is due.
+// Stages the count-table rows of the query's levels (each warp those of its 4 kSlots dimensions), copies the query's
+// codes to q_words, and sets all scores to -inf. Called by all threads of the block; the caller puts a barrier after
+// it.
 template <int kSlots>
 __device__ __forceinline__ void Prepare(const Block& b, const uint32_t* codes, uint32_t* q_words) {
   RowCopies<kSlots> rows;
@@ -87,7 +98,7 @@ __device__ __forceinline__ void Prepare(const Block& b, const uint32_t* codes, u
   }
 }
 
-// The sum of counts of a query and the key at position t.
+// The sum of the counts of the query and the key at position t. rows: shared address of the staged count-table rows.
 __device__ __forceinline__ int32_t CountKey(const Block& b, const uint32_t* q_words, uint32_t rows, int t) {
   const uint32_t* keys = b.kv.k_words + b.kv.KWord(b.page_of(t), b.kv_head, 0, b.slot_of(t));
   Counts counts;
@@ -110,7 +121,8 @@ __device__ __forceinline__ int32_t CountKey(const Block& b, const uint32_t* q_wo
   return counts.Sum() + top_sum;
 }
 
-// Scores of the admitted positions, each once, to every block of the cluster or to memory. A barrier is due.
+// Computes the score of every admitted position once and writes it to the shared memory of every block of the cluster,
+// or to device memory. Called by all threads; the caller puts a cluster barrier after it.
 __device__ __forceinline__ void Scores(const Block& b, const uint32_t* q_words, float q_scale) {
   const uint32_t rows = SharedAddress(b.s.stage);
   for (int pair = 0; pair < b.admitted.count; ++pair) {
@@ -132,14 +144,15 @@ __device__ __forceinline__ void Scores(const Block& b, const uint32_t* q_words, 
   }
 }
 
-// Values that blocks agree on without an exchange: each goes over the whole row.
+// Results of the softmax of a row. Every block of the cluster computes them over the whole row, with equal bits.
 struct Probabilities {
-  float largest;        // of the scores; -inf: nothing is admitted
-  float sum = 0.0f;     // of the exponentials
-  float weight = 0.0f;  // the largest
+  float largest;        // the largest score; -inf: no position is admitted
+  float sum = 0.0f;     // the sum of the exponentials
+  float weight = 0.0f;  // the largest weight
 };
 
-// Leaves weights in shared memory; scores that do not fit stay what they are.
+// Softmax of the row by all threads of the block. Scores in shared memory are replaced by weights; scores in device
+// memory stay, and later steps compute the weight from the score again.
 __device__ __forceinline__ Probabilities Softmax(const Block& b) {
   Probabilities p;
   p.largest = Nothing();
@@ -162,11 +175,13 @@ __device__ __forceinline__ Probabilities Softmax(const Block& b) {
     p.weight = fmaxf(p.weight, weight);
   }
   p.weight = BlockMax(p.weight, b.s.reduce);
-  __syncthreads();  // weights are final
+  // Other warps read the weights after this barrier.
+  __syncthreads();
   return p;
 }
 
-// p v over the block's share of the positions, each warp's sums to s.parts.
+// p v over the block's share of the positions (every cluster-th run of kRowLanes positions): each warp writes its sums
+// of counts to s.parts [warp][head_dim].
 template <int kSlots>
 __device__ __forceinline__ void Values(const Block& b, const Probabilities& p, float p_scale) {
   const ScTables& av = b.args.av;
@@ -184,7 +199,7 @@ __device__ __forceinline__ void Values(const Block& b, const Probabilities& p, f
       level = BipolarLevel(weight, p_scale, av.q_max);
     }
     const int place = TablePlace(av, b.origin + i, level);
-    const unsigned used = __ballot_sync(0xffffffffu, level != 0);  // level 0 counts nothing
+    const unsigned used = __ballot_sync(0xffffffffu, level != 0);  // a level of 0 has no counts
 #pragma unroll 1
     for (int group = 0; group < kStageGroups; group += kValueGroups) {
       const unsigned groups = used >> (4 * group) & ((1u << 4 * kValueGroups) - 1);
@@ -199,7 +214,8 @@ __device__ __forceinline__ void Values(const Block& b, const Probabilities& p, f
             b.kv.v_words + b.kv.VWord(b.page_of(t), b.kv_head, b.slot_of(t) >> 2, ValueWords<kSlots>::Dim(b.lane, 0));
         if ((groups >> 4 * g & 15) != 0) v[g].Load(reinterpret_cast<const uint8_t*>(from), b.lane, b.kv);
       }
-      __syncwarp();  // the rows before these were looked up
+      // All lanes have looked up the previous rows, which Store overwrites.
+      __syncwarp();
       copies.template Store<kGroupTokens>(av, stage);
       __syncwarp();
 #pragma unroll
@@ -227,7 +243,7 @@ __device__ __forceinline__ void Values(const Block& b, const Probabilities& p, f
   }
 }
 
-// Adds the sums of warps and blocks; block 0 of the cluster writes the output.
+// Adds the sums of all warps and of all blocks of the cluster; block 0 writes the output [head_dim].
 __device__ __forceinline__ void WriteOutput(const Block& b, float p_scale) {
   __syncthreads();
   int32_t total = 0;
@@ -242,6 +258,8 @@ __device__ __forceinline__ void WriteOutput(const Block& b, float p_scale) {
       (static_cast<float>(total) * b.args.av.gain) * p_scale;
 }
 
+// Launched with a cluster of blocks per row and query head: gridDim is (cluster, num_heads, rows). kSlots: dimensions
+// of a lane.
 template <int kSlots>
 __global__ void __launch_bounds__(kThreads, 2) DilatedRowKernel(const DilatedArgs args) {
   extern __shared__ __align__(256) uint8_t shared_memory[];
@@ -308,7 +326,8 @@ void LaunchDilatedRows(DeviceContext& ctx, const AttentionArgs& args, const Atte
   launch.pairs = pairs;
   launch.row = {args, operands, spill};
   const int64_t span = DilatedSpan(LongestSegment(pairs), rows.max_length);
-  // A row takes its span of the memory, which was planned for rows that see whole contexts.
+  // A dilated row needs only `span` scores, fewer than the memory has for rows that see whole contexts, so more rows
+  // fit in a launch.
   const int64_t stride = (span + kRowLanes - 1) / kRowLanes * kRowLanes;
   int rows_at_once = spill.rows_at_once;
   if (spill.stride > stride) {

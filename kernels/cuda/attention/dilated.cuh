@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Positions that dilated attention admits to a row and head (kernels/dilated.h), for kernels.
+// The positions that dilated attention (kernels/dilated.h) admits to a row and query head, for kernels.
 #pragma once
 
 #include <algorithm>
@@ -11,17 +11,19 @@
 
 namespace stoch::cuda {
 
-// The pairs of a call; passed by value.
+// The (segment, dilation) pairs of a call in tokens; passed by value.
 struct DilatedPairs {
-  int32_t count = 0;  // 0: attention is dense
+  int32_t count = 0;  // number of pairs; 0: attention is dense
   int32_t segment[kMaxDilatedPairs] = {};
   int32_t dilation[kMaxDilatedPairs] = {};
-  int32_t head[kMaxDilatedPairs] = {};  // of query head 0 of the call: its number in the model mod the dilation
+  // first_head mod the pair's dilation; first_head is the number in the model of query head 0 of the call
+  int32_t head[kMaxDilatedPairs] = {};
 };
 
-// Requires: at most kMaxDilatedPairs pairs; first_head >= 0.
+// Pairs as kernels take them; sizes beyond 2^31 - 1 are clamped. Requires: at most kMaxDilatedPairs pairs, first_head
+// not negative.
 inline DilatedPairs MakeDilatedPairs(std::span<const DilatedPair> pairs, int64_t first_head) {
-  constexpr int64_t kBeyond = std::numeric_limits<int32_t>::max();  // any position and any head
+  constexpr int64_t kBeyond = std::numeric_limits<int32_t>::max();  // larger than any position and any head
   DilatedPairs view;
   for (const DilatedPair& pair : pairs) {
     view.segment[view.count] = static_cast<int32_t>(std::min(pair.segment, kBeyond));
@@ -32,7 +34,7 @@ inline DilatedPairs MakeDilatedPairs(std::span<const DilatedPair> pairs, int64_t
   return view;
 }
 
-// The longest segment of all pairs; 0: attention is dense.
+// The longest segment of all pairs; 0 if attention is dense.
 inline int64_t LongestSegment(const DilatedPairs& pairs) {
   int64_t segment = 0;
   for (int i = 0; i < pairs.count; ++i) segment = std::max<int64_t>(segment, pairs.segment[i]);
@@ -40,15 +42,15 @@ inline int64_t LongestSegment(const DilatedPairs& pairs) {
 }
 
 #if defined(__CUDACC__)
-// Positions admitted to one row and head: by pair i first[i], first[i] + dilation[i], ... up to its own.
-// In shared memory, made by the block. Requires of t: at most the row's own position.
+// The positions admitted to one row and query head. Pair i admits first[i], first[i] + dilation[i], ... up to the row's
+// own position. Lies in shared memory. Requires: positions t given to the functions are at most the row's own.
 struct AdmittedRow {
   int32_t count;
   int32_t first[kMaxDilatedPairs];
   int32_t dilation[kMaxDilatedPairs];
 
-  // first_seen: where the row's window begins. Requires: all threads of a block of at least kMaxDilatedPairs; a barrier
-  // before any query.
+  // Fills the struct. first_seen: first position of the row's sliding window. Called by all threads of a block of at
+  // least kMaxDilatedPairs threads; the caller puts a barrier before any other call.
   __device__ __forceinline__ void Find(const DilatedPairs& pairs, int head, int position, int first_seen) {
     const int i = static_cast<int>(threadIdx.x);
     if (i == 0) count = pairs.count;
@@ -60,12 +62,13 @@ struct AdmittedRow {
     first[i] = static_cast<int32_t>(min(static_cast<uint32_t>(begin) + ahead, 0x7fffffffu));
     dilation[i] = pairs.dilation[i];
   }
-  // The first position that any pair might admit.
+  // The first position that any pair might admit; beyond every position if no pair admits one.
   __device__ __forceinline__ int Begin() const {
     int begin = 0x7fffffff;
     for (int i = 0; i < count; ++i) begin = min(begin, first[i]);
     return begin;
   }
+  // Whether a pair admits position t.
   __device__ __forceinline__ bool Admits(int pair, int t) const {
     return t >= first[pair] && static_cast<uint32_t>(t - first[pair]) % static_cast<uint32_t>(dilation[pair]) == 0;
   }
@@ -75,14 +78,14 @@ struct AdmittedRow {
     for (int i = 0; i < count; ++i) times += Admits(i, t) ? 1 : 0;
     return times;
   }
-  // Whether a pair before this one admits position t.
+  // Whether a pair before `pair` admits position t.
   __device__ __forceinline__ bool IsTaken(int pair, int t) const {
     for (int i = 0; i < pair; ++i) {
       if (Admits(i, t)) return true;
     }
     return false;
   }
-  // Positions that a pair admits to the row at `position`.
+  // How many positions a pair admits to the row at `position`.
   __device__ __forceinline__ int Size(int pair, int position) const {
     return position < first[pair] ? 0 : (position - first[pair]) / dilation[pair] + 1;
   }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of single rows in floats: one block per row and query head, every sum in the contract's order. Keys and values
-// are floats, or halves of the fp16 baseline.
+// Attention of single rows in floats: one block per row and query head, every sum in the order of
+// kernels/math/reduce.h. Keys and values are floats, or halves of the fp16 baseline.
 //
-// Scores: half a warp is the kDotLanes lanes of one token's dot product. p v: lane j of a sum over positions takes the
-// positions j, j + 16, ...; a warp owns two of those lanes for every dimension, so no sum is ever split.
+// Scores: a half-warp computes one token's dot product; its 16 threads are the kDotLanes lanes of the sum. p v: lane j
+// of the sum over positions takes positions j, j + 16, ...; a warp owns two lanes of every dimension, so no lane is
+// split between warps.
 #include <algorithm>
 
 #include "kernels/cuda/attention/kernels.h"
@@ -24,14 +25,18 @@ constexpr int kMaxHeadDim = 256;
 
 struct RowArgs {
   AttentionArgs attention;
-  const int32_t* row_list = nullptr;  // null: rows row_offset, row_offset + 1, ...
+  const int32_t* row_list = nullptr;  // [rows of the launch]; null: rows row_offset, row_offset + 1, ...
   int32_t row_offset = 0;
-  float* spill = nullptr;  // [grid rows][num_heads][spill_stride]: scores of contexts beyond shared_scores
+  // Scores of contexts longer than shared_scores, [rows of the launch][num_heads][spill_stride].
+  float* spill = nullptr;
   int64_t spill_stride = 0;
+  // Positions whose scores fit in shared memory.
   int32_t shared_scores = 0;
-  NonlinearView exp;  // read where kTable
+  NonlinearView exp;  // table in place of Exp; read if kTable
 };
 
+// Launched with one block per (query head, row): gridDim is (num_heads, rows). T: float or __half; kTable: exp from a
+// table; head_dim is at most 32 kSlots.
 template <int kSlots, typename T, bool kTable>
 __global__ void __launch_bounds__(kThreads) ExactRowKernel(const RowArgs args) {
   extern __shared__ float shared_scores[];
@@ -53,7 +58,7 @@ __global__ void __launch_bounds__(kThreads) ExactRowKernel(const RowArgs args) {
                       ? shared_scores
                       : args.spill + (static_cast<int64_t>(grid_row) * a.num_heads + head) * args.spill_stride;
 
-  // ---- scores
+  // ---- scores: half-warp i takes tokens i, i + kHalfWarps, ...
   const int dot_lane = tid % kDotLanes;
   float q[kSlots * 2];
 #pragma unroll
@@ -61,7 +66,8 @@ __global__ void __launch_bounds__(kThreads) ExactRowKernel(const RowArgs args) {
     const int d = dot_lane + kDotLanes * i;
     q[i] = d < head_dim ? a.q[row * a.q_stride + static_cast<int64_t>(head) * head_dim + d] : 0.0f;
   }
-  const int padded = (length + kHalfWarps - 1) / kHalfWarps * kHalfWarps;  // whole warps reach the shuffles
+  // rounded up, so that all lanes of a warp reach the shuffles
+  const int padded = (length + kHalfWarps - 1) / kHalfWarps * kHalfWarps;
 #pragma unroll 4
   for (int base = tid / kDotLanes; base < padded; base += kHalfWarps) {
     const int t = min(base, length - 1);
@@ -80,7 +86,7 @@ __global__ void __launch_bounds__(kThreads) ExactRowKernel(const RowArgs args) {
   }
   __syncthreads();
 
-  // ---- softmax; thread j is lane j of the sum
+  // ---- softmax: thread j is lane j of the sum
   float largest = BitsToFloat(0xff800000u);
   for (int t = tid; t < length; t += kThreads) largest = fmaxf(largest, scores[t]);
   largest = BlockMax(largest, reduce);
@@ -95,7 +101,8 @@ __global__ void __launch_bounds__(kThreads) ExactRowKernel(const RowArgs args) {
   for (int t = tid; t < length; t += kThreads) scores[t] = scores[t] / sum;
   __syncthreads();
 
-  // ---- p v
+  // ---- p v: a warp takes two lanes of the sum, a thread every 32nd dimension; then thread d folds the lanes of
+  // dimension d
   const int lane = tid & 31;
   const int warp = tid >> 5;
 #pragma unroll

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launchers of the routes of attention (kernels/plan/attention/route.h) and the arguments that they share. Private to
-// this folder and to fabric/ring/.
+// Launchers of the attention routes (kernels/plan/attention/route.h) and the arguments that the launchers share.
+// Private to this folder and to fabric/ring/.
 #pragma once
 
 #include <cstdint>
@@ -18,37 +18,48 @@
 
 namespace stoch::cuda {
 
-// One AttentionCall, checked; passed by value.
+// Operands of one checked AttentionCall; passed by value to kernels.
 struct AttentionArgs {
   PassView pass;
   KvView kv;
-  float* q = nullptr;  // [rows][num_heads * head_dim], rotated in place where a kernel needs the floats again
+  // Queries of the pass before RoPE [rows][num_heads * head_dim]. Kernels that need the rotated floats again (fp32,
+  // fp16, whole windows) rotate q in place.
+  float* q = nullptr;
+  // Keys and values of the pass before RoPE, [rows][num_kv_heads * head_dim] each.
   const float* k = nullptr;
   const float* v = nullptr;
+  // Floats from one row of q, k and v to the next.
   int64_t q_stride = 0;
   int64_t k_stride = 0;
   int64_t v_stride = 0;
-  const float* rope = nullptr;  // [positions][head_dim], of rope_stripe
+  // [positions of rope_stripe][head_dim]: for every position the cosines of the RoPE pairs, then the sines; rows are
+  // rope_stride floats apart.
+  const float* rope = nullptr;
   int64_t rope_stride = 0;
+  // Which positions `rope` has a row for: all, or where positions are dealt over devices, this device's stripe.
   StripeView rope_stripe;
+  // Attention output [rows][num_heads * head_dim], rows out_stride floats apart.
   float* out = nullptr;
   int64_t out_stride = 0;
   int32_t rows = 0;
   int32_t num_heads = 0;
-  int32_t group = 1;   // query heads per KV head
-  int32_t window = 0;  // AttentionCall::window
-  float inv_sqrt = 0;  // float(1 / sqrt(head_dim))
+  int32_t group = 1;   // query heads per KV head (GQA group)
+  int32_t window = 0;  // sliding window in positions: the row at position i sees i - window + 1 .. i; 0: no window
+  float inv_sqrt = 0;  // float(1 / sqrt(head_dim)), the factor of every score
+  // Sets the error flag of the call's layer and op where a number is not finite.
   SiteReporter reporter;
 };
 
-// Rows of a launch: list[0..count), or rows 0..count-1 where list is null; no context is longer than max_length.
+// Rows that one launch attends to: list[0..count), or rows 0 .. count - 1 of the pass if list is null. No row sees more
+// than max_length positions.
 struct RowSet {
   const int32_t* list = nullptr;
   int32_t count = 0;
   int32_t max_length = 0;
 };
 
-// Calls launch<kSlots>() of the instance for heads of up to 32 kSlots dimensions.
+// Calls launch.operator()<kSlots>() for the kernel instance with kSlots = 1, 2, 4 or 8 dimensions per lane of a warp,
+// the smallest with head_dim <= 32 * kSlots.
 template <typename Launch>
 void DispatchSlots(int head_dim, const Launch& launch) {
   if (head_dim <= 32) return launch.template operator()<1>();
@@ -57,148 +68,172 @@ void DispatchSlots(int head_dim, const Launch& launch) {
   launch.template operator()<8>();
 }
 
-// Scores of contexts that are too long for shared memory: [rows_at_once][num_heads][stride]. Planned for the limits of
-// the pass, so that a recorded graph takes the same scratch as the eager run before it.
+// Memory for the scores of contexts that are too long for shared memory. Sized by the limits of the pass, so that a
+// recorded graph takes the same scratch as the eager run before it.
 struct ScoreSpill {
-  float* scores = nullptr;
-  int64_t stride = 0;
-  int32_t rows_at_once = 32768;  // of one launch; gridDim is limited to 65535
+  float* scores = nullptr;  // [rows_at_once][num_heads][stride]; null if every context fits in shared memory
+  int64_t stride = 0;       // scores from one (row, head) to the next
+  // Rows of one launch at most; the default stays below the 65535 blocks of gridDim.y and gridDim.z.
+  int32_t rows_at_once = 32768;
 };
 
-// Scratch of one launch of the split kernels, for `rows` rows; a part is a whole number of units of kSplitUnit positions.
+// Scratch of one launch of the split kernels, which cut the context of a row into parts of whole units (kSplitUnit
+// positions).
 struct SplitScratch {
-  float* scores = nullptr;      // [rows][num_heads][stride]: scores, then exponentials, then weights
-  float* score_max = nullptr;   // [rows][num_heads][parts]: of every part of the scores
-  float* weight_max = nullptr;  // [rows][num_heads][parts]: of the values that are quantized
-  float* lane_sums = nullptr;   // [rows][num_heads][kRowLanes]
-  int32_t* sums = nullptr;      // [rows][num_heads][head_dim]: counts of p v
-  float* dot_lanes = nullptr;   // fp32, instead of sums: [rows][num_heads][kDotLanes][head_dim]
-  int32_t* done = nullptr;      // [rows][kv heads * head_blocks]: parts that added theirs
-  int64_t stride = 0;
-  int32_t parts = 0;
-  int32_t rows = 0;
+  // [rows][num_heads][stride]: scores, then exponentials, then weights (the numbers to quantize)
+  float* scores = nullptr;
+  float* score_max = nullptr;   // [rows][num_heads][parts]: the largest score of each part
+  float* weight_max = nullptr;  // [rows][num_heads][parts]: the largest weight of each part
+  float* lane_sums = nullptr;   // [rows][num_heads][kRowLanes]: the softmax sum, lane by lane (kernels/math/reduce.h)
+  int32_t* sums = nullptr;      // SC: [rows][num_heads][head_dim] sums of the counts of p v; null in fp32
+  float* dot_lanes = nullptr;   // fp32: [rows][num_heads][kDotLanes][head_dim] lanes of p v; null in SC
+  // [rows][num_kv_heads * head_blocks]: parts (fp32: lanes) of p v that are added; who adds the last one writes
+  // outputs.
+  int32_t* done = nullptr;
+  int64_t stride = 0;  // positions per (row, head) in `scores`
+  int32_t parts = 0;   // parts of a row, at most
+  int32_t rows = 0;    // rows that the scratch has room for
 };
 
-// Scratch of row kernels, planned for the limits of the pass, so that every pass and every recorded graph takes as much.
+// Scratch of the row kernels, sized by the limits of the pass, so that every pass and every recorded graph takes the
+// same amount.
 struct RowScratch {
   ScoreSpill spill;
   SplitScratch split;
 };
 
-// Tiles of a pass: device memory, and the host's copy.
+// Tiles of a pass (rows of long sequences, kQueryTile at a time) in device memory, with a copy on the host.
 struct TileSet {
+  // The tiles, batch after batch, the longest context first within a batch.
   const QueryTile* device = nullptr;
-  std::span<const QueryTile> host;  // by batch, longest context first
+  std::span<const QueryTile> host;
+  // Sequences whose keys and values are packed together, and the tiles of each batch.
   std::span<const TileBatch> batches;
 };
 
-// Rows of a call: where its plan takes tiles, those of long sequences are `tiles` and the others short_rows.
+// Rows of a call. If the plan takes tiles, `tiles` has the rows of long sequences and short_rows all other rows; `all`
+// has every row.
 struct AttendedRows {
   RowSet all, short_rows;
   TileSet tiles;
 };
 
-// Weights of an RMSNorm of the heads of q and k before RoPE (NormHeadsCall); null: none.
+// Weights [head_dim] of the RMSNorm of q and k heads before RoPE (NormHeadsCall). Null pointers: no norm.
 struct HeadNorm {
   const float* q = nullptr;
   const float* k = nullptr;
-  float eps = 0;
+  float eps = 0;  // added to the mean square before the root
 };
 
-// Words of the one row of a pass that the previous kernel posts, and where its output is to be posted
-// (handover/row_channel.h).
+// A pass of one row whose q, k and v the previous kernel still writes word by word: the words to poll, and where the
+// attention output is posted for the next kernel. A word is 0 until its float is in (handover/row_channel.h).
 struct PostedHeads {
-  const uint32_t* q = nullptr;  // [num_heads * head_dim]; null: q, k and v are in memory once that kernel has ended
+  // Words of q [num_heads * head_dim]. Null: no polling; q, k and v are complete in memory when the previous kernel has
+  // ended.
+  const uint32_t* q = nullptr;
+  // Words of k and v, [num_kv_heads * head_dim] each.
   const uint32_t* k = nullptr;
   const uint32_t* v = nullptr;
+  // Where the output row goes for the next kernel, which may poll before this one has ended.
   RowPost out;
 };
 
-// Quantized queries of a pass.
+// Quantized queries of a pass: codes and the scale of each (row, head).
 struct QueryCodes {
-  uint32_t* words = nullptr;  // [rows][num_heads][head_dim / 4], byte = dim % 4
-  float* scales = nullptr;    // [rows][num_heads]
+  uint32_t* words = nullptr;  // codes [rows][num_heads][head_dim / 4], byte = dim % 4; null: not quantized yet
+  float* scales = nullptr;    // [rows][num_heads]: the number that one level step of a query head stands for
 };
 
-// Scales of whole passes of a sequence, in the modes of windows (kPerHead, kPerRow).
+// Scales that span all rows of a sequence, in the modes kPerHead and kPerRow, which quantize whole windows.
 struct WindowScales {
-  float* v_channels = nullptr;  // [sequences][num_kv_heads][head_dim]
-  float* p_heads = nullptr;     // [sequences][num_heads]: largest probability, kPerHead only
+  float* v_channels = nullptr;  // [sequences][num_kv_heads][head_dim]: scales of the value channels
+  float* p_heads = nullptr;     // kPerHead: [sequences][num_heads], the largest probability of a head; kPerRow: unused
 };
 
 // Operands of SC attention besides AttentionArgs.
 struct ScOperands {
+  // Count tables of the operators of q k and of p v.
   ScTables qk, av;
-  QueryCodes q;         // words null: the row kernel rotates, quantizes and appends by itself
-  HeadNorm norm;        // only with q.words null, and head_dim a multiple of 64
-  PostedHeads posted;   // only with AttentionHandover::kWords; where posted.q is set, q is not
-  PostPeers peers;      // of posted.out
-  WindowScales window;  // kPerHead, kPerRow
+  QueryCodes q;         // codes of the queries; words null: the row kernel rotates, quantizes and appends by itself
+  HeadNorm norm;        // RMSNorm of the heads; requires q.words null and head_dim a multiple of 64
+  PostedHeads posted;   // only with AttentionHandover::kWords; if posted.q is set, q.words is null
+  PostPeers peers;      // peer GPUs that also receive posted.out
+  WindowScales window;  // scales of the modes kPerHead and kPerRow
 };
 
-// ---- prepare.cu: RoPE, and the append to the cache; one warp per row and head. Takes no query heads, or no KV heads,
-// where their number is 0. slots, where not null: [rows] place in the cache, page * page_tokens + position in the page,
-// instead of the place of the row's position.
-// Floats or halves go to the cache, q is rotated in place.
+// ---- prepare.cu: RoPE and the append to the KV cache, one warp per (row, head). slots [rows], if not null, gives the
+// place of each row in the cache (page * page_tokens + position in the page) in place of the page table. A call with 0
+// query heads only appends keys and values; one with 0 KV heads only rotates queries.
+// Writes keys and values as floats, or as halves if `half`, and rotates args.q in place.
 void LaunchAppendValues(DeviceContext& ctx, const AttentionArgs& args, bool half, const int32_t* slots = nullptr);
-// kPerToken: codes and scales go to the cache and to `q`; args.q is left alone.
+// Mode kPerToken, in which each head vector has a scale of its own: quantizes the vectors; keys and values go to the
+// cache and queries to `q`, as codes and scales. args.q stays as it is.
 void LaunchAppendCodes(DeviceContext& ctx, const AttentionArgs& args, int qk_q_max, int av_q_max, const QueryCodes& q,
                        const int32_t* slots = nullptr);
 
-// ---- window.cu: after LaunchAppendValues, quantizes q and the whole window of every sequence for kPerHead and kPerRow,
-// into args.kv's code layer, `q` and `scales`. max_length bounds every sequence; sequences is their number, or a bound
-// on it while a graph is recorded (spare entries then have no rows).
+// ---- window.cu: modes kPerHead and kPerRow, after LaunchAppendValues. Quantizes q and the whole window (all positions
+// so far) of every sequence; writes codes and scales to the code layer of args.kv, to `q` and to `scales`.
+// max_length bounds the length of every sequence. sequences is the number of sequences, or an upper bound while a graph
+// is recorded (spare entries of the pass have no rows).
 void LaunchQuantizeWindow(DeviceContext& ctx, const AttentionArgs& args, AttentionMode mode, int32_t sequences,
                           int32_t max_length, int qk_q_max, int av_q_max, const QueryCodes& q,
                           const WindowScales& scales);
 
-// Attention of rows whose keys and values are all in args.kv, by the routes of `plan`.
+// Takes from `scratch` the memory that AttendCodes or AttendValues needs for single rows, by plan.
 RowScratch MakeRowScratch(DeviceContext& ctx, Scratch& scratch, const AttentionArgs& args, const AttentionShape& shape,
                           const SpillPlan& plan);
-// SC with uniform lengths, of positions that `pairs` admit; where operands.q.words is null, plan.short_rows' kernel appends.
+// SC attention with uniform stream lengths of rows whose keys and values are in args.kv, by the routes of `plan`; pairs
+// says which positions dilated attention admits. If operands.q.words is null, the kernel of plan.short_rows appends the
+// rows to the cache itself.
 void AttendCodes(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const AttentionPlan& plan,
                  const ScOperands& operands, const DilatedPairs& pairs, const AttendedRows& rows);
-// fp32, or fp16 where args.kv has halves. exp: a table in place of Exp, which kExactRows takes.
+// Attention in fp32, or in fp16 if args.kv has halves, of rows whose keys and values are in args.kv. exp: the table
+// that kExactRows uses in place of Exp; empty: none.
 void AttendValues(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const AttentionPlan& plan,
                   const RowSet& rows, const NonlinearView& exp = {});
 
-// ---- row.cu: SC attention of single rows by count-table lookups. route: kScFreshRows (q.words null; passes of at most
-// kFreshRows rows, all of them in `rows`), kScRows, kScWindowRows.
+// ---- row.cu: SC attention of single rows by count-table lookups. route: kScFreshRows (requires q.words null and a
+// pass of at most kFreshRows rows, all of them in `rows`), kScRows or kScWindowRows.
 void LaunchScRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, AttentionRoute route,
                   const ScOperands& operands, const RowSet& rows, const ScoreSpill& spill);
-// kPerToken with a stream length for every (row, head) of q and of the probabilities. operands: of any length, for what
-// all of them share. route: kMixedFresh (q.words null; one row), kMixedRows. Requires: lengths kByRow or kByTile.
+// Stream lengths of single rows in mode kPerToken: one length for every (row, head) of q and of the probabilities.
 struct RowLengths {
-  const ByteTable* q_tables = nullptr;  // [rows][num_heads]; not read where the kernel quantizes q
+  // Count table of each query [rows][num_heads]; unused in kMixedFresh, whose kernel quantizes q and finds the table.
+  const ByteTable* q_tables = nullptr;
+  // Tables of all lengths of q k and of p v, and the rules that pick a length.
   LengthView qk, av;
-  uint8_t* p_slots = nullptr;  // [rows][num_heads], written; null: not needed
+  // Index of the length of each row of probabilities [rows][num_heads], written by the kernel; null: not needed.
+  uint8_t* p_slots = nullptr;
 };
+// Mixed-length row kernel. operands: tables of any one length, for the facts that all lengths share. route: kMixedRows,
+// or kMixedFresh (requires q.words null and one row). Requires: AttentionLengths kByRow or kByTile.
 void LaunchMixedRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, AttentionRoute route,
                      const ScOperands& operands, const RowLengths& lengths, const RowSet& rows,
                      const ScoreSpill& spill);
-// ---- dilated.cu: kPerToken, of positions that `pairs` admit, in scratch of the same size.
+// ---- dilated.cu: mode kPerToken over the positions that `pairs` admit; `spill` is that of LaunchScRows.
 void LaunchDilatedRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape,
                        const ScOperands& operands, const DilatedPairs& pairs, const RowSet& rows,
                        const ScoreSpill& spill);
 
-// ---- split/: single rows with every context cut over the whole GPU, by the kernels of `plan`.
+// ---- split/: single rows whose contexts are cut over the whole GPU, by the kernels of `plan`: SC, then fp32.
 void LaunchScSplit(DeviceContext& ctx, const AttentionArgs& args, const SplitPlan& plan, const ScOperands& operands,
                    const RowSet& rows, const SplitScratch& scratch);
 void LaunchExactSplit(DeviceContext& ctx, const AttentionArgs& args, const SplitPlan& plan, const RowSet& rows,
                       const SplitScratch& scratch);
 
-// ---- tile.cu and hopper/wide.cu: SC attention of a batch of tiles, by binary tensor cores (mma.sync) and by wgmma.
-// Requires: for wide tiles TakesBatch.
+// ---- SC attention of one batch of tiles: LaunchScTiles (tile.cu) on binary mma.sync, LaunchScWide (hopper/wide.cu) on
+// binary wgmma. LaunchScWide requires TakesBatch(plan, batch.num_sequences).
 void LaunchScTiles(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const ScTilePlan& plan,
                    const ScOperands& operands, const TileSet& tiles, const TileBatch& batch);
 void LaunchScWide(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const WidePlan& plan,
                   const ScOperands& operands, const TileSet& tiles, const TileBatch& batch);
 
-// ---- exact.cu: attention of single rows in floats, over keys and values in fp32 or fp16, in the contract's summation order.
+// ---- exact.cu: float attention of single rows over fp32 or fp16 keys and values, in the summation order of
+// kernels/math/reduce.h. exp: table in place of Exp; empty: none.
 void LaunchExactRows(DeviceContext& ctx, const AttentionArgs& args, const RowSet& rows, const ScoreSpill& spill,
                      const NonlinearView& exp = {});
 
-// ---- ../baseline/attention.cu: prompts of the fp16 baseline. Requires: head_dim 64 or 128.
+// ---- ../baseline/attention.cu: prompts of the fp16 baseline, 64 rows a tile. Requires: head_dim 64 or 128.
 void LaunchHalfTiles(DeviceContext& ctx, const AttentionArgs& args, const TileSet& tiles);
 
 }  // namespace stoch::cuda

@@ -38,7 +38,7 @@ void Validate(const KvCacheSpec& spec) {
   if (spec.page_tokens < 4 || !std::has_single_bit(static_cast<unsigned>(spec.page_tokens))) {
     Refuse("page_tokens", spec.page_tokens, "powers of two from 4 on");
   }
-  // Attention kernels keep places in a page in 32 bits.
+  // Attention kernels keep offsets within a page in 32-bit integers.
   const int64_t page_elements = int64_t{spec.num_kv_heads} * spec.head_dim * spec.page_tokens;
   if (page_elements > std::numeric_limits<int32_t>::max()) {
     Refuse("page_tokens", spec.page_tokens, "less than 2^31 keys and as many values in a page");
@@ -71,9 +71,11 @@ void Validate(const KvCacheSpec& spec) {
   }
 }
 
-// Byte sizes of the parts of one layer: k and v values, or their words and scales.
+// Bytes of the arrays of one layer, each rounded up for alignment: floats or halves (`value`), or words of codes and
+// scales.
 struct LayerBytes {
-  int64_t value = 0;  // k or v of one layer
+  int64_t value = 0;  // floats or halves of k; v takes as many
+  // Words of codes of k; v takes as many.
   int64_t words = 0;
   int64_t k_scales = 0;
   int64_t v_scales = 0;
@@ -111,7 +113,7 @@ CudaKvCache::CudaKvCache(DeviceContext& ctx, const KvCacheSpec& spec)
       spec_(spec),
       layers_(MakeAttentionLayers(spec, spec.num_kv_heads)),
       buffer_(AllocateDevice(ctx.device, static_cast<size_t>(TotalBytes(spec)))) {
-  // Padding of the last page is read by vector loads before it is written.
+  // Vector loads read positions of the last page before any pass has written them.
   STOCH_CUDA(cudaMemsetAsync(buffer_.data(), 0, buffer_.bytes(), ctx.stream));
   if (spec_.mode != AttentionMode::kExact) {
     std::vector<std::pair<std::vector<ScOperatorPtr>, std::shared_ptr<const RankTables>>> made;
@@ -136,7 +138,7 @@ CudaKvCache::CudaKvCache(DeviceContext& ctx, const KvCacheSpec& spec)
                         MakeHardwareTables(ctx.device, *layer.av, spec_.num_pages * spec_.page_tokens)}));
       MixedProducts& mixed = *mixed_.back();
       const bool has_bytes = mixed.qk.view().bytes != nullptr && mixed.av.view().bytes != nullptr;
-      STOCH_CHECK(lengths == AttentionLengths::kAny || has_bytes);  // what their kernels read
+      STOCH_CHECK(lengths == AttentionLengths::kAny || has_bytes);  // the fast kernels read byte-wide count tables
       if (lengths != AttentionLengths::kByTile) continue;
       mixed.qk_ranks = ranks_of(layer.qk, layer.qk_extras);
       mixed.av_ranks = ranks_of(layer.av, layer.av_extras);
@@ -175,7 +177,7 @@ KvView CudaKvCache::view(int layer) const {
     }
     if (spec_.mode == AttentionMode::kExact) return view;
   }
-  // 64-bit words of a little-endian host are pairs of 32-bit words in the order the kernels want.
+  // Kernels want 32-bit words, low word first, and a 64-bit word of a little-endian host is such a pair.
   view.qk_swapped = static_cast<const uint32_t*>(qk_swapped_.data());
   view.av_swapped = static_cast<const uint32_t*>(av_swapped_.data());
   view.k_words = static_cast<uint32_t*>(take(bytes.words));

@@ -2,17 +2,17 @@
 // The paged KV cache in device memory: floats, codes or halves, as the attention mode needs.
 //
 // A page holds page_tokens consecutive positions of every layer and KV head. Within one layer:
-//   kExact, kPerHead, kPerRow  k, v F32 [page][kv_head][token][dim]
-//   fp16                       the same in F16
-//   kPerToken                  codes and one scale per token and KV head (docs/sc_arithmetic.md#6-in-the-model), packed
-//                              by four for the table kernels: k_words [page][kv_head][dim / 4][token], byte = dim % 4;
-//                              v_words [page][kv_head][token / 4][dim], byte = token % 4;
-//                              k_scales, v_scales F32 [page][kv_head][token], k_scales of a layer whose qk is in MXINT8
-//                              [page][kv_head][token][key_scales];
-//                              the order of words within a page and head is sc/format/kv_layout.h's
-// With stripes (kernels/stripes.h), `stripes` consecutive pages of a pass share one here: position j of the page_tokens /
-// stripes of page p that this device has is position p % stripes * page_tokens / stripes + j of page p / stripes.
-// kPerHead and kPerRow quantize the whole window again in every pass, into one code layer that all layers share.
+// - kExact, kPerHead, kPerRow: k, v F32 [page][kv_head][token][dim]; in fp16, k, v F16 of that shape.
+// - kPerToken: codes, and one scale per token and KV head (docs/sc_arithmetic.md#6-in-the-model), packed in words of
+// four codes for the table kernels: k_words [page][kv_head][dim / 4][token], byte = dim % 4; v_words
+// [page][kv_head][token / 4][dim], byte = token % 4; k_scales, v_scales F32 [page][kv_head][token]. If qk of the layer
+// is in MXINT8, k_scales is [page][kv_head][token][key_scales]. kernels/cuda/sc/format/kv_layout.h defines the order of
+// words within a page and head.
+//
+// With stripes (kernels/stripes.h), `stripes` consecutive pages of a pass share one page of this cache: local position
+// j of page p of the pass is position p % stripes * page_tokens / stripes + j of page p / stripes.
+//
+// kPerHead and kPerRow quantize the whole window again in every pass, into one layer of codes that all layers share.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -31,7 +31,8 @@
 
 namespace stoch::cuda {
 
-// One layer of the cache as kernels see it; passed by value.
+// One layer of the cache for kernels; passed by value. Arrays that the mode does not have are null; shapes are at the
+// top of this file.
 struct KvView : KvLayout {
   float* k = nullptr;
   float* v = nullptr;
@@ -41,12 +42,13 @@ struct KvView : KvLayout {
   uint32_t* v_words = nullptr;
   float* k_scales = nullptr;
   float* v_scales = nullptr;
-  int32_t key_scales = 1;  // of a key: one for each block in MXINT8
-  // SwapStreams of the operators, [masks][levels][stream words]; null where HasSwappedStreams says no.
+  int32_t key_scales = 1;  // scales of a key vector: 1, or in MXINT8 one for each block of 32 dimensions
+  // SwapStreams (kernels/sc/swap.h) of the operators of q k and p v, [masks][levels][stream words]; null unless
+  // HasSwappedStreams(spec).
   const uint32_t* qk_swapped = nullptr;
   const uint32_t* av_swapped = nullptr;
 
-  // Keys and values as numbers: float, or __half of the fp16 baseline.
+  // Keys (values) as floats (T = float), or as halves of the fp16 baseline (T = __half).
   template <typename T>
   STOCH_HD const T* keys() const {
     if constexpr (std::is_same_v<T, __half>) return k_half;
@@ -59,13 +61,17 @@ struct KvView : KvLayout {
   }
 };
 
-// The products of layers that the kernels of plain streams do not take.
+// The products q k and p v of a layer that the uniform-length SC kernels do not take: mixed lengths, integers,
+// multiplier tables, or hardware that is not ideal (faults, adders made of gates, narrow registers).
 struct MixedProducts {
+  // Count tables and rules of q k and p v for all lengths, and the extras that the tables were made from.
   LengthTables qk, av;
   ScExtrasPtr qk_extras, av_extras;
-  bool int_av = false;                                   // p v of integers or E4M3: a scale for every 128 positions
-  HardwareTablesPtr qk_hardware = {}, av_hardware = {};  // null: ideal
-  // Tables for wide tiles, of lengths kByTile. Layers share them.
+  // p v in integers or E4M3: each 128 positions have a scale of their own
+  bool int_av = false;
+  HardwareTablesPtr qk_hardware = {}, av_hardware = {};  // tables of faults, adders and registers; null: ideal hardware
+  // Rank tables for wide tiles (ranks.h), shared by layers with equal operators; null unless wide tiles take the
+  // layer's mixed lengths (AttentionLengths::kByTile).
   std::shared_ptr<const RankTables> qk_ranks = {}, av_ranks = {};
 };
 
@@ -77,15 +83,16 @@ class CudaKvCache final : public KvCache {
   const KvCacheSpec& spec() const override { return spec_; }
   int64_t bytes() const override { return static_cast<int64_t>(buffer_.bytes()); }
 
-  // Requires: 0 <= layer < spec().num_layers.
+  // Pointers and layout of one layer. Requires: 0 <= layer < spec().num_layers.
   KvView view(int layer) const;
-  // The operators of a layer, for kernels of plain streams; mixed: what runs it instead, null where they do.
+  // qk, av: the operators of a layer, for the uniform-length SC kernels. mixed: the layer's products for the other
+  // kernels; null if the uniform-length SC kernels take the layer.
   const ScOperator& qk(int layer) const { return *(spec_.layers.empty() ? spec_.qk : At(layer).qk); }
   const ScOperator& av(int layer) const { return *(spec_.layers.empty() ? spec_.av : At(layer).av); }
   const MixedProducts* mixed(int layer) const {
     return mixed_.empty() ? nullptr : mixed_[spec_.layers.empty() ? 0 : static_cast<size_t>(layer)].get();
   }
-  // The shape of a layer, of one query head a KV head.
+  // The attention shape of a layer with one query head per KV head.
   const AttentionShape& shape(int layer) const { return layers_.at(layer); }
 
  private:
@@ -96,16 +103,17 @@ class CudaKvCache final : public KvCache {
   AttentionLayers layers_;
   Buffer buffer_;
   Buffer qk_swapped_, av_swapped_;
-  std::vector<std::unique_ptr<MixedProducts>> mixed_;  // of layers, or of all
+  std::vector<std::unique_ptr<MixedProducts>> mixed_;  // [layers], or one element that all layers share
 };
 
-// A zero-filled cache.
-// Errors: InvalidInput for a shape the kernels do not take (head_dim not a multiple of 8 or above 256, page_tokens not
-//         a power of two from 4 on), operators that do not belong to the mode or are not bipolar; modes other than
-//         kPerToken with lengths of rows, integers, multiplier tables or the XNOR gate.
+// Allocates a zeroed cache.
+// Errors: InvalidInput for sizes that the kernels do not take (head_dim not a multiple of 8 up to 256, page_tokens not
+// a power of two from 4 on, 2^31 numbers or more in a page), for operators that do not belong to the mode or are
+// unipolar, for MXINT8 with key_scales other than one per 32 dimensions, and for stripes with fp16 or with settings
+// that only the CPU backend takes.
 std::unique_ptr<CudaKvCache> MakeKvCache(DeviceContext& ctx, const KvCacheSpec& spec);
 
-// Bytes of device memory MakeKvCache takes. Errors: as MakeKvCache.
+// Bytes of device memory that MakeKvCache(spec) takes. Errors: as MakeKvCache.
 int64_t KvCacheBytes(const KvCacheSpec& spec);
 
 }  // namespace stoch::cuda

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Queries with a length for every (row, head), for the kernels of rows and tiles, and what observers see of lengths.
+// Mixed lengths in mode kPerToken: appends keys and values, quantizes queries with a stream length for every (row,
+// head), and reports stream lengths to observers.
 #include <algorithm>
 #include <string_view>
 #include <vector>
@@ -20,16 +21,22 @@ static_assert(sizeof(ByteTable) == kLengthTableBytes);
 struct AppendArgs {
   AttentionArgs attention;
   ScopeParams qk, av;
+  // Codes of the queries [rows][num_heads][head_dim].
   uint8_t* q_codes = nullptr;
+  // Scales of the queries [rows][num_heads].
   float* q_scales = nullptr;
-  ByteTable* q_tables = nullptr;  // [rows][num_heads]
+  ByteTable* q_tables = nullptr;  // [rows][num_heads]: count table at each query's length
+  // [rows][num_heads]: slot (index of the length) of each query.
   uint8_t* q_slots = nullptr;
   LengthView qk_lengths;
-  uint8_t* wide_codes = nullptr;  // of q as ranks; null: not needed
+  // Codes of the queries as ranks [rows][num_heads][head_dim], for wide tiles (ranks.h); null: not needed.
+  uint8_t* wide_codes = nullptr;
+  // [slots]: rank tables of all lengths of q k; null: not needed.
   const RankTable* qk_ranks = nullptr;
 };
 
-// One warp per row and head: RoPE; q as codes, with its slot and table, k and v as codes into the cache.
+// RoPE and quantization, one warp per row and head: codes of k and v go to the cache; of q the codes, the scale, the
+// slot of its length and the count table go to the arrays of args.
 __global__ void __launch_bounds__(kAppendWarps * 32) MixedAppendKernel(const AppendArgs args) {
   __shared__ float squares[kAppendWarps][kRowLanes];
   const AttentionArgs& a = args.attention;
@@ -80,7 +87,8 @@ __global__ void __launch_bounds__(kAppendWarps * 32) MixedAppendKernel(const App
              [&](int /*dim*/, float value) { return scope.Code(params, value); });
 }
 
-// Shows the observer what rows of every head ran at. Waits.
+// Reports the stream lengths of one product ("qk" or "av") to the observer, by sequence and head. slots:
+// [rows][num_heads] in device memory. Waits for the stream.
 void ShowLengths(DeviceContext& ctx, const AttentionArgs& a, const OpSite& site, const CudaPass& pass,
                  const ScExtras& extras, std::string_view op, const uint8_t* slots) {
   std::vector<uint8_t> host(static_cast<size_t>(a.rows) * static_cast<size_t>(a.num_heads));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SC attention with stream lengths of rows, integers, multiplier tables or gates whose signs lie in the table.
+// SC attention with mixed stream lengths, integers, multiplier tables, hardware that is not ideal, or gates whose signs
+// lie in the count table.
 #pragma once
 
 #include "kernels/backend.h"
@@ -10,42 +11,53 @@
 
 namespace stoch::cuda {
 
-// plain/attention.cu: RoPE, the append and attention of every row of a pass, AttentionMode::kPerToken, dilated where there
-// are pairs, with any lengths, tables, hardware and factors of q and k. While a graph is recorded the lengths of the
-// sequences are not known, and a call of ScNormalise::kCall is the whole pass.
+// plain/attention.cu: RoPE, the append to the cache and attention of every row of a pass in mode kPerToken, for any
+// stream lengths, tables, faults, adders, registers and smoothing factors of q and k; with pairs, over the positions
+// that dilated attention admits.
+// While a graph is recorded the host does not know the sequences, so a rule with ScNormalise::kCall takes the whole
+// pass as one call, not each sequence.
 // Bits: docs/research.md, docs/hardware.md, as on the CPU.
 void LaunchPlainAttention(DeviceContext& ctx, const AttentionArgs& args, const AttentionCall& call,
                           const MixedProducts& products, const DilatedPairs& pairs, const CudaPass& pass);
 
-// plain/window.cu: the same of kPerHead and kPerRow, of one sequence after the other; qk, av: the operators of the layer.
-// Requires eager calls (DeviceContext::RequireEager).
+// plain/window.cu: RoPE, the append and attention in the modes kPerHead and kPerRow, one sequence after the other, for
+// any stream lengths, tables, integers and smoothing factors. qk, av: the operators of the layer. Requires: an eager call
+// (DeviceContext::RequireEager), and products without faults, gate adders or narrow registers.
 void LaunchPlainWindow(DeviceContext& ctx, const AttentionArgs& args, const AttentionCall& call,
                        const MixedProducts& products, const ScOperator& qk, const ScOperator& av, const CudaPass& pass);
 
-// Queries of a pass with the lengths of every (row, head), in scratch.
+// Quantized queries of a pass with a stream length for every (row, head). A slot is the index of a length in
+// ScExtras::by_length. All arrays are scratch.
 struct MixedQueries {
   QueryCodes q = {};
-  uint32_t* wide_words = nullptr;  // of q: codes of ranks (ranks.h), where there are products.qk_ranks
-  ByteTable* q_tables = nullptr;   // [rows][num_heads]
-  uint8_t* q_slots = nullptr;      // [rows][num_heads]
-  uint8_t* p_slots = nullptr;      // [rows][num_heads], written by who attends
+  // Codes of q as ranks [rows][num_heads][head_dim / 4], for wide tiles (ranks.h); null without products.qk_ranks.
+  uint32_t* wide_words = nullptr;
+  ByteTable* q_tables = nullptr;  // [rows][num_heads]: count table at each query's length
+  uint8_t* q_slots = nullptr;     // [rows][num_heads]: slot of each query's length
+  // [rows][num_heads]: slot of each row of probabilities; written by the attention kernels
+  uint8_t* p_slots = nullptr;
 };
-// RoPE, the append, and codes of queries. Requires: lengths kByRow or kByTile.
+// RoPE, the append of k and v to the cache, and codes and slots of the queries, taken from `scratch`. Requires:
+// AttentionLengths kByRow or kByTile.
 MixedQueries LaunchAppendMixed(DeviceContext& ctx, Scratch& scratch, const AttentionArgs& args,
                                const MixedProducts& products);
-// Shows the observer, if there is one, what the rows ran at.
+// Reports the stream lengths of all rows to ctx.observer; without an observer does nothing. Waits for the stream.
 void ShowMixedLengths(DeviceContext& ctx, const AttentionArgs& args, const OpSite& site, const MixedProducts& products,
                       const CudaPass& pass, const MixedQueries& rows);
 
-// hopper/wide.cu: tiles of rows with lengths of their own. Codes of q are those of ranks; qk, av and the swapped streams in
-// args.kv are the longest's. Requires: LongestShape, its plan, and TakesBatch.
+// Operands of LaunchMixedWide: the rank tables of every length, and the slot of each (row, head).
 struct WideLengths {
-  const RankTable* qk_ranks = nullptr;  // [slots]
-  const uint8_t* q_slots = nullptr;     // [rows][num_heads]
+  const RankTable* qk_ranks = nullptr;  // [slots]: ranks of a query's codes at each length
+  const uint8_t* q_slots = nullptr;     // [rows][num_heads]: slot of each query
+  // [slots]: ranks of a probability's codes at each length, and the rule that picks the length of a row of
+  // probabilities.
   const RankTable* av_ranks = nullptr;
   LengthView av_rule;
-  uint8_t* p_slots = nullptr;  // [rows][num_heads], written
+  uint8_t* p_slots = nullptr;  // [rows][num_heads]: slot of each row of probabilities, written by the softmax
 };
+// hopper/wide.cu: tiles of rows with a stream length each. operands.q has the queries' codes as ranks (ranks.h).
+// operands.qk, operands.av and the SwapStreams tables in args.kv are those of the longest length. Requires: shape is
+// LongestShape, plan is made for that shape, and TakesBatch(plan, batch.num_sequences).
 void LaunchMixedWide(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const WidePlan& plan,
                      const ScOperands& operands, const WideLengths& lengths, const TileSet& tiles,
                      const TileBatch& batch);

@@ -15,7 +15,8 @@ namespace {
 
 constexpr int kLongest = 128;
 
-// The ranks of one length on the host: rows that masks share, and which one a mask has.
+// Ranks of one stream length on the host: one row [kLevels] per class of masks with equal ranks, and the class of each
+// of kRankMasks masks.
 struct Classes {
   std::vector<uint8_t> ranks;
   std::vector<uint8_t> class_of;
@@ -58,7 +59,8 @@ std::shared_ptr<const RankTables> RankTables::Make(const Device& device, const s
   std::vector<std::optional<Place>> places;
   for (const ScOperatorPtr& one : by_slot) {
     if (one != nullptr && one->config.stoc_len == kLongest) {
-      places.emplace_back();  // the longest's own codes: every level has the rank that registers compute
+      // full length: every level has the rank that registers compute from its code (DirectRanks<4>)
+      places.emplace_back();
       continue;
     }
     std::optional<std::vector<uint8_t>> ranks(std::in_place, masks * RankTable::kLevels);

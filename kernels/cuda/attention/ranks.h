@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Wide tiles of rows that have stream lengths of their own: a shorter stream of a query, or of a probability, is a
-// shorter thermometer over the streams of K and V that the longest has (kernels/sc/swap.h), so that only the codes
-// of rows and their gains differ.
+// Tables for wide tiles whose rows have stream lengths of their own. Streams of K and V are made once, at the longest
+// length. A shorter stream of a query or of a probability is a shorter thermometer (ones up to a rank) over the streams
+// of the longest length (kernels/sc/swap.h), so only the codes (ranks) and the gains of rows differ between lengths.
 //
 // Bits: docs/research.md#mixed-lengths, as on the CPU.
 #pragma once
@@ -15,35 +15,39 @@
 
 namespace stoch::cuda {
 
-inline constexpr int kRankMasks = 64;  // masks that RankTable::class_of is repeated to
+inline constexpr int kRankMasks = 64;  // entries of RankTable::class_of: the masks of the operator, repeated
 
-// Codes of side a at one length.
+// Ranks of side a (queries or probabilities) at one stream length.
 struct alignas(16) RankTable {
-  // [classes][levels]: bits of a level's stream, at most 127. Null where a level stands for DirectRanks<4> of it: at 128.
+  // [classes][kLevels]: ones of a level's stream, at most 127. Null at length 128, where the rank of a level follows
+  // from DirectRanks<4> without a table.
   const uint8_t* ranks = nullptr;
-  const uint8_t* class_of = nullptr;  // [kRankMasks]: masks of equal ranks share a class
+  const uint8_t* class_of = nullptr;  // [kRankMasks]: the class of each mask; masks with equal ranks share a class
+  // Real number per count of a product at this length.
   float gain = 0.0f;
   static constexpr int kLevels = 128;
 
 #if defined(__CUDACC__)
-  // The rank of a level in dimension or position `at`. Requires: ranks.
+  // The rank of `level` at dimension (q k) or position (p v) `at`. Requires: ranks is not null.
   __device__ __forceinline__ uint32_t Rank(int64_t at, uint32_t level) const {
     return __ldg(ranks + __ldg(class_of + (at & (kRankMasks - 1))) * kLevels + level);
   }
 #endif
 };
 
-// The operators of a product by slot, as wide tiles see them. Immutable; lives as long as its caches.
+// Rank tables of all lengths of one product, by slot (index of the length), in device memory. Immutable; shared by the
+// layers of a cache.
 class RankTables {
  public:
-  // Requires: operators that wide tiles take (WideOperator).
-  // Async: copies wait, so not while a graph is recorded.
+  // Makes the tables of the operators by_slot; null entries stand for length 0. Requires: WideOperator(by_slot) is not
+  // null.
+  // Async: waits for its copies, so not while a graph is recorded.
   static std::shared_ptr<const RankTables> Make(const Device& device, const std::vector<ScOperatorPtr>& by_slot);
 
-  // WideOperator, whose streams K and V take.
+  // The operator whose streams K and V have: WideOperator(by_slot), the longest length rounded up to 64 or 128 cycles.
   const ScOperator& longest() const { return *longest_; }
-  const RankTable* tables() const { return tables_; }   // [slots]
-  const uint32_t* swapped() const { return swapped_; }  // SwapStreams(longest) as 32-bit words
+  const RankTable* tables() const { return tables_; }   // [slots], device memory
+  const uint32_t* swapped() const { return swapped_; }  // SwapStreams(longest()) as 32-bit words, device memory
 
  private:
   RankTables() = default;

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// SC attention of single rows: a cluster of blocks per row and query head, count-table rows in shared memory.
+// SC attention of single rows: a cluster of blocks per row and query head, with count-table rows in shared memory.
 //
-// For a fixed query, count[mask(d)][|q_d|][.] is one row of at most 128 bytes per dimension: exactly one word in each
-// shared-memory bank, so 32 lanes that look 32 tokens up in it never conflict. The same holds for p v, with one row per
-// token and lanes over dimensions. A short context is two thousand instructions of each warp, executed once: they and
-// the waits between them are what it costs, so keys and values come 16 bytes at a time, a warp stages what it looks up
-// itself, and a thread takes its token from the score to the code of its probability. The blocks of a cluster take
-// every size-th tile of 128 tokens; counts are integers, so splitting them is exact, and the softmax in between is done
-// by every block for the whole row (an exponential costs less than another cluster barrier). A short context is one
-// block's work: the others leave at once, so that a graph recorded for long contexts does not make short ones wait at
-// cluster barriers.
+// For a fixed query, count[mask(d)][|q_d|][.] is one row of at most 128 one-byte counts per dimension d: one word in
+// each shared-memory bank, so 32 lanes that look up 32 tokens in the row have no bank conflicts. p v works alike, with
+// one row per token and lanes over dimensions.
+//
+// In a short context each warp runs about two thousand instructions once, so instructions and the waits between them
+// are the cost: keys and values are loaded 16 bytes at a time, a warp stages the rows that it looks up itself, and a
+// thread keeps its token from the score to the code of its probability.
+//
+// The blocks of a cluster take every size-th tile of 128 tokens. Counts are integers, so splitting their sum is exact.
+// Every block computes the softmax over the whole row, since an exponential costs less than another cluster barrier. A
+// short context is the work of one block; the other blocks exit at once, so that a graph recorded for long contexts
+// does not make short ones wait at cluster barriers.
 #include <algorithm>
 #include <bit>
 #include <type_traits>
@@ -29,8 +32,10 @@ namespace {
 template <Phase kPhase>
 using ArgsOf = std::conditional_t<IsMixed(kPhase), MixedRowArgs, RowArgs>;
 
-// The second half of a row: its probabilities, codes of which and sums over values become the output; of kHeadMax, the
-// largest of them alone. av_tables: [slots] of lengths per row, in shared memory. q_vector: row * heads + head.
+// The last step of a row by all threads of the block: picks the stream length of the probabilities (mixed phases),
+// quantizes them, computes p v and writes the output. In kHeadMax it only updates the largest probability of the head
+// in args.window.p_heads.
+// av_tables: [slots] count tables of p v at each stream length, in shared memory. q_vector: row * num_heads + head.
 template <int kSlots, Phase kPhase, int kBlocks, int kValueGroups>
 __device__ __forceinline__ void FinishRow(const ArgsOf<kPhase>& args, RowBlock<kSlots, kPhase>& b, Probabilities p,
                                           const ByteTable* av_tables, int64_t q_vector,
@@ -46,7 +51,7 @@ __device__ __forceinline__ void FinishRow(const ArgsOf<kPhase>& args, RowBlock<k
   }
   if constexpr (kPhase == Phase::kHeadMax) {
     if (b.tid == 0 && b.rank == 0) {
-      // Not negative: ordered as integers.
+      // A probability is not negative, so its float bits are ordered as integers.
       atomicMax(reinterpret_cast<int*>(args.window.p_heads + window_head), static_cast<int>(FloatToBits(p.largest)));
     }
   } else {
@@ -59,6 +64,9 @@ __device__ __forceinline__ void FinishRow(const ArgsOf<kPhase>& args, RowBlock<k
   }
 }
 
+// Launched with a cluster of blocks per row and query head: gridDim is (cluster, num_heads, rows). kSlots: words of
+// four dimensions that a warp has of a query, head_dim <= 32 kSlots; kBlocks: blocks per SM that registers leave room
+// for.
 template <int kSlots, Phase kPhase, int kBlocks>
 __global__ void __launch_bounds__(kThreads, kBlocks) ScRowKernel(const ArgsOf<kPhase> args) {
   using Block = RowBlock<kSlots, kPhase>;
@@ -70,11 +78,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks) ScRowKernel(const ArgsOf<kP
   __shared__ int32_t shared_pages[kMaxSharedPages];
   __shared__ typename Block::Fresh fresh;
   __shared__ ByteTable av_tables[kMixed ? kMaxByteTables : 1];
-  __shared__ ByteTable qk_table;  // of the query, where it is found here
+  __shared__ ByteTable qk_table;  // count table of the query at its stream length, if this kernel quantizes the query
   constexpr bool kPosted = kPhase == Phase::kPosted;
   if constexpr (!kPosted) StartNext();
   Block b(args, fresh, shared_pages);
-  auto& rule = *reinterpret_cast<QueryRule*>(shared_memory);  // until there are partial counts
+  // in the memory of b.s.parts, which is free until the first partial counts are written
+  auto& rule = *reinterpret_cast<QueryRule*>(shared_memory);
   if constexpr (kMixed && kFresh) {
     if (b.warp == 0) rule.Load(args.qk_lengths, b.lane);
   }
@@ -82,14 +91,14 @@ __global__ void __launch_bounds__(kThreads, kBlocks) ScRowKernel(const ArgsOf<kP
     if (b.tid < args.av_lengths.slots) av_tables[b.tid] = args.av_lengths.bytes[b.tid];
   }
   if constexpr (!kPosted) {
-    WaitForPrevious();  // before anybody looks at the row
+    WaitForPrevious();  // the previous kernel writes the row that is read below
     b.a.reporter.Begin();
   }
   if (b.rank != 0 && b.solo) return;
   b.Cut(shared_memory);
   if (b.cluster > 1) Cluster::Arrive();
 
-  // ---- the query, and the pass's own rows
+  // ---- the query, and the rows of the pass if this kernel appends them (kFresh)
   const int64_t q_vector = static_cast<int64_t>(b.row) * b.a.num_heads + b.head;
   Query<kSlots> q;
   q.codes = args.q.words + q_vector * b.q_words;
@@ -134,17 +143,18 @@ __global__ void __launch_bounds__(kThreads, kBlocks) ScRowKernel(const ArgsOf<kP
   uint8_t* const slice = b.s.stage + b.warp * (kSlots * 4 * kRowBytes);
   q_rows.template Store<kGroupTokens>(b.qk(), slice);
   q.rows = SharedAddress(slice);
-  b.LoadEarlyScales();  // needed later, so after the loads that all wait for: loads return in order
+  // not needed until the scores; loads return in order, so these must not precede loads that are needed now
+  b.LoadEarlyScales();
   ValueWords<kSlots> v_words[Density<kSlots, kBlocks>::kValueGroups];
   if constexpr (kPhase != Phase::kHeadMax && !kCrowded) b.LoadValues(0, v_words);
   q.tops = 0;
 #pragma unroll
   for (int j = 0; j < kSlots; ++j) q.tops |= TopBytes(b.qk(), q.word[j]);
   __syncwarp();
-  if (b.cluster > 1) Cluster::Wait();  // every block runs: its shared memory may be written
+  if (b.cluster > 1) Cluster::Wait();  // every block of the cluster runs, so its shared memory may be written
 
   const float score = Scores(b, q, k_words);
-  // Not before: what the next kernel loads ahead would come before keys and values.
+  // The next kernel may start only now: what it prefetches must not come before the keys and values of this one.
   if constexpr (kPosted) StartNext();
   const Probabilities p = b.solo ? SoloSoftmax(b, score) : DeepSoftmax(b);
   if (b.tid == 0 && !IsFinite(p.sum)) b.a.reporter.Report();
@@ -175,7 +185,7 @@ void LaunchDensity(DeviceContext& ctx, const ScRowPlan& plan, const Args& args, 
   LaunchKernel<kSlots, kPhase, 1>(ctx, args, rows, shared);
 }
 
-// All of `rows`, as many at a time as have room for their scores.
+// Launches all of `rows`, at most rows_at_once in a launch, which is how many rows have memory for their scores.
 template <Phase kPhase, typename Args>
 void LaunchRows(DeviceContext& ctx, const AttentionShape& shape, Args args, const RowSet& rows, int rows_at_once) {
   for (int first = 0; first < rows.count; first += rows_at_once) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arguments of the row kernel (row.cu), how it cuts a context, and its layout of shared memory.
+// The row kernel (row.cu): its arguments, how it cuts a context over blocks, and its layout of shared memory.
 #pragma once
 
 #include <bit>
@@ -14,20 +14,30 @@ namespace stoch::cuda::attention_row {
 
 inline constexpr int kThreads = kRowLanes;
 inline constexpr int kWarps = kBlockWarps;
+// Tokens (positions) of a tile, four for each lane of a warp. The blocks of a cluster take tiles in turn.
 inline constexpr int kTileTokens = 32 * kLaneTokens;
 static_assert(kTileTokens % kTurnTokens == 0);
-inline constexpr int kRoundTiles = kThreads / kTileTokens;  // tiles between two barriers of the score loop
-inline constexpr int kStageTokens = 256;                    // probability rows staged at once
-inline constexpr int kStageRows = 256;                      // and rows of a query, whose head_dim is at most that
+// Tiles of a block whose scores are computed between two barriers.
+inline constexpr int kRoundTiles = kThreads / kTileTokens;
+// Tokens whose count-table rows are staged in shared memory at a time in p v.
+inline constexpr int kStageTokens = 256;
+// Count-table rows of the stage; a query needs one per dimension (head_dim <= 256), p v one per staged token.
+inline constexpr int kStageRows = 256;
 static_assert(kStageRows >= kStageTokens);
-inline constexpr int kChunkGroups = kStageTokens / kTurnTokens;  // of one warp: groups of four tokens in a stage
-inline constexpr int kSoloTokens = kScRowSoloTokens;             // up to here one block beats a cluster
+// Groups of four tokens (kGroupTokens) that each warp has in a stage.
+inline constexpr int kChunkGroups = kStageTokens / kTurnTokens;
+// Contexts of at most this many tokens are the work of one block.
+inline constexpr int kSoloTokens = kScRowSoloTokens;
 static_assert(kSoloTokens == kThreads);
+// Entries of the page table that a block keeps in shared memory.
 inline constexpr int kMaxSharedPages = 128;
 
-// kFresh: kPerToken that also quantizes and appends the rows of the pass; kPosted: the same of one row that the kernel in
-// front posts. kMixed: kPerToken whose rows have stream lengths of their own, kMixedFresh both. kHeadMax only finds the
-// largest probability; kHeadOutput then quantizes with it.
+// Variants of the row kernel. In kPerToken, a query and the probabilities each have one scale per row and head.
+// kFresh: kPerToken, and the kernel also rotates, quantizes and appends the rows of the pass.
+// kPosted: kFresh for a pass of one row, whose words are polled while the previous kernel posts them.
+// kMixed: kPerToken with a stream length for every (row, head). kMixedFresh: kMixed and kFresh together.
+// kPerRow: the mode. kHeadMax, kHeadOutput: the two launches of mode kPerHead, which find the largest probability of
+// each head, then quantize with its scale.
 enum class Phase : uint8_t { kPerToken, kFresh, kPosted, kMixed, kMixedFresh, kPerRow, kHeadMax, kHeadOutput };
 constexpr bool IsFresh(Phase phase) {
   return phase == Phase::kFresh || phase == Phase::kPosted || phase == Phase::kMixedFresh;
@@ -35,21 +45,27 @@ constexpr bool IsFresh(Phase phase) {
 constexpr bool IsMixed(Phase phase) { return phase == Phase::kMixed || phase == Phase::kMixedFresh; }
 constexpr bool IsPerToken(Phase phase) { return phase == Phase::kPerToken || IsFresh(phase) || IsMixed(phase); }
 
+// Arguments of the row kernel for uniform stream lengths.
 struct RowArgs {
   AttentionArgs attention;
   ScTables qk, av;
   QueryCodes q;
   HeadNorm norm;
   WindowScales window;
-  PostedHeads posted;                 // kPosted
-  const int32_t* row_list = nullptr;  // null: rows row_offset, row_offset + 1, ...
+  // kPosted: the words to poll, and where the output is posted.
+  PostedHeads posted;
+  // [rows of the launch]; null: rows row_offset, row_offset + 1, ...
+  const int32_t* row_list = nullptr;
   int32_t row_offset = 0;
-  float* spill = nullptr;  // [grid rows][num_heads][spill_stride]: scores of contexts beyond shared_scores
+  // [rows of the launch][num_heads][spill_stride]: scores of contexts longer than shared_scores.
+  float* spill = nullptr;
   int64_t spill_stride = 0;
+  // Positions whose scores fit in shared memory.
   int32_t shared_scores = 0;
+  // Blocks of a cluster, and the log2 of their number.
   int32_t cluster = 1;
-  int32_t cluster_shift = 0;  // cluster = 1 << cluster_shift
-  PostPeers peers;            // of posted.out
+  int32_t cluster_shift = 0;
+  PostPeers peers;  // peer GPUs that also receive posted.out
 
   RowArgs() = default;
   RowArgs(const AttentionArgs& args, const ScOperands& operands, const ScoreSpill& scores)
@@ -63,7 +79,7 @@ struct RowArgs {
         spill(scores.scores),
         spill_stride(scores.stride),
         peers(operands.peers) {}
-  // For the launch of rows[first ..).
+  // Sets the part of the arguments that depends on the launch, which takes rows[first], rows[first + 1], ...
   void Cut(const ScRowPlan& plan, const RowSet& rows, int first) {
     row_list = rows.list != nullptr ? rows.list + first : nullptr;
     row_offset = first;
@@ -73,35 +89,39 @@ struct RowArgs {
   }
 };
 
-// qk and av then say what all lengths have in common.
+// Arguments of the row kernel for mixed stream lengths. qk and av hold the facts that the tables of all lengths share.
 struct MixedRowArgs : RowArgs {
   MixedRowArgs() = default;
   explicit MixedRowArgs(const RowArgs& args) : RowArgs(args) {}
-  const ByteTable* q_tables = nullptr;  // [rows][num_heads]; kMixedFresh: not read
-  LengthView qk_lengths;                // kMixedFresh
-  LengthView av_lengths;
-  uint8_t* p_slots = nullptr;  // [rows][num_heads], written; null: not needed
+  // [rows][num_heads]: count table of each query at its length; unused in kMixedFresh.
+  const ByteTable* q_tables = nullptr;
+  LengthView qk_lengths;  // tables of q k, and the rule that picks the length of the query; read in kMixedFresh
+  LengthView av_lengths;  // tables of p v, and the rule that picks the length of the probabilities
+  // [rows][num_heads]: slot (index of the length) of the probabilities, written by the kernel; null: not needed.
+  uint8_t* p_slots = nullptr;
 };
 
-// Shared memory of one block, in this order.
+// Shared memory of a block; the arrays lie in this order.
 struct SharedLayout {
-  int32_t* parts;    // [kWarps][kPaddedLanes] partial counts; then [kWarps][head_dim]
-  int32_t* largest;  // [2][kWarps]
-  float* reduce;     // [kPaddedLanes]
-  uint8_t* stage;    // [kStageRows][kRowBytes] count rows
-  int32_t* gather;   // [cluster size][head_dim]
-  float* scores;     // [shared_scores]
+  // [kWarps][kPaddedLanes]: counts of q k by warp for the tokens of a round; then [kWarps][head_dim]: sums of p v by
+  // warp.
+  int32_t* parts;
+  int32_t* largest;  // [2][kWarps]: the largest score, then the largest weight of each warp (one-block contexts)
+  float* reduce;     // [kPaddedLanes]: exchange of numbers within a block reduction
+  uint8_t* stage;    // [kStageRows][kRowBytes]: staged count-table rows
+  int32_t* gather;   // [blocks of the cluster][head_dim]: sums of p v of the other blocks, used in block 0
+  float* scores;     // [shared_scores]: scores, then exponentials, then weights
 };
 
 inline constexpr int kPartsCount = kWarps * kPaddedLanes;
-static_assert(kPaddedLanes >= 256);  // the largest head_dim
+static_assert(kPaddedLanes >= 256);  // `parts` has room for kWarps * head_dim sums of p v
 
-// A multiple of 256, the alignment of rows in LookUpWord.
+// Bytes of parts, largest and reduce, rounded up to 256: LookUpWord needs rows aligned to 256 bytes.
 inline constexpr int kFixedBytes = (4 * (kPartsCount + 2 * kWarps + kPaddedLanes) + 255) / 256 * 256;
 
+// Places the arrays in `memory`. Arrays of fixed size come first, so that their offsets are constants.
 __device__ __forceinline__ SharedLayout MakeLayout(void* memory, int head_dim, int cluster) {
   SharedLayout s;
-  // Arrays of fixed size first: their offsets are constants.
   s.parts = static_cast<int32_t*>(memory);
   s.largest = s.parts + kPartsCount;
   s.reduce = reinterpret_cast<float*>(s.largest + 2 * kWarps);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// State of a block of the row kernel: its row, and the places of its keys and values.
+// State of a thread of the row kernel: the row and head of its block, and where keys and values lie.
 #pragma once
 
 #include <type_traits>
@@ -10,18 +10,23 @@
 
 namespace stoch::cuda::attention_row {
 
-// How many blocks of a kernel are to be on an SM. Two tiles ahead and a stage's values take 170 registers of a thread,
-// which leaves room for one block alone; of two, each has 128. Where there are more, a block loads little ahead, and the
-// registers that this saves let others run next to it while it waits.
+// Blocks per SM of the crowded variant of the kernel. slots: words of four dimensions that each warp has of a query.
+// Prefetching two tiles of keys and the values of a stage takes 170 registers a thread, which leaves room for one block
+// per SM; with two blocks, a thread has 128. A crowded variant prefetches little, and the registers saved let more
+// blocks run while one waits.
 constexpr int CrowdedBlocks(int slots) { return slots <= 4 ? 4 : 2; }
 
+// How far a kernel compiled for kBlocks blocks per SM prefetches.
 template <int kSlots, int kBlocks>
 struct Density {
   static constexpr bool kCrowded = kBlocks > 2 || (kBlocks == 2 && CrowdedBlocks(kSlots) == 2);
-  static constexpr int kBatchTiles = kCrowded ? 1 : kRoundTiles;    // tiles whose keys are loaded together
-  static constexpr int kValueGroups = kCrowded ? 2 : kChunkGroups;  // groups whose values are
+  // Tiles whose keys are loaded before the first is looked up.
+  static constexpr int kBatchTiles = kCrowded ? 1 : kRoundTiles;
+  // Groups of four tokens whose values are loaded before the first is looked up.
+  static constexpr int kValueGroups = kCrowded ? 2 : kChunkGroups;
 };
 
+// Members set before Cut depend only on the grid and the pass; kSlots: words of four dimensions that a warp has of a query.
 template <int kSlots, Phase kPhase>
 struct RowBlock {
   static constexpr bool kFresh = IsFresh(kPhase);
@@ -32,9 +37,11 @@ struct RowBlock {
   const Args& args;
   const AttentionArgs& a;
   const KvView& kv;
-  Fresh& fresh;           // shared memory
-  int32_t* shared_pages;  // the same: [kMaxSharedPages]
+  // Codes and scales of the rows of the pass, in shared memory (kFresh variants only).
+  Fresh& fresh;
+  int32_t* shared_pages;  // [kMaxSharedPages] in shared memory: the first entries of the page table
   SharedLayout s;
+  // Scores of the row in device memory, used if in_shared is false.
   float* spill;
 
   PassRow info;
@@ -43,34 +50,43 @@ struct RowBlock {
   int head_dim, q_words;
   int length;
   int visible;  // the first position that the row sees
+  // solo: the context is the work of one block. in_shared: the scores fit in shared memory.
   bool solo, in_shared;
+  // Index of the block in its cluster, and the number of blocks of the cluster (1 if solo) with its log2.
   int rank, cluster, cluster_shift;
+  // Tiles of kTileTokens positions that this block takes, and positions in these tiles.
   int own_tiles, own_tokens;
-  // Positions of the pass are taken from `fresh` where they are looked up; here they stand for a position before.
+  // The last position that is loaded from the cache; loads of later positions read this one. In kFresh variants it is
+  // the last position before the pass, as the keys and values of the pass come from `fresh`.
   int last;
   int page_mask;
   int32_t page_bytes;
+  // In page 0 of the cache: the first key word of this warp's slice, and the first value word of this lane's
+  // dimensions.
   const uint8_t* keys;
   const uint8_t* values;
   const int32_t* pages;
+  // Position whose score this thread computes in the first round.
   int own_token;
-  int early_v_token;  // in what order the softmax goes
+  // Position whose value scale this thread prefetches: the first one that it reads in the softmax.
+  int early_v_token;
   float early_k_scale, early_v_scale;
 
-  std::conditional_t<kMixed, ScTables, char> own_qk, own_av;  // of the row's lengths, once they are known
+  std::conditional_t<kMixed, ScTables, char> own_qk, own_av;  // tables of q k and p v at the row's stream lengths
 
   __device__ __forceinline__ RowBlock(const Args& row_args, Fresh& fresh_rows, int32_t* pages_of_block)
       : args(row_args), a(row_args.attention), kv(a.kv), fresh(fresh_rows), shared_pages(pages_of_block) {
     tid = static_cast<int>(threadIdx.x);
     lane = tid & 31;
-    warp = __shfl_sync(0xffffffffu, tid >> 5, 0);  // the compiler knows it to be the same in all lanes
+    warp = __shfl_sync(0xffffffffu, tid >> 5, 0);  // a shuffle tells the compiler that the warp index is uniform
     head = static_cast<int>(blockIdx.y);
     kv_head = head / a.group;
     grid_row = static_cast<int>(blockIdx.z);
     row = args.row_list != nullptr ? args.row_list[grid_row] : args.row_offset + grid_row;
     head_dim = kv.head_dim;
     q_words = head_dim / 4;
-    info = a.pass.rows[row];  // of the pass, which was there before its first kernel
+    // The pass was uploaded before its first kernel, so this load need not wait for the previous kernel.
+    info = a.pass.rows[row];
     length = info.position + 1;
     visible = a.window > 0 ? max(length - a.window, 0) : 0;
     solo = length <= kSoloTokens;
@@ -91,7 +107,7 @@ struct RowBlock {
       return args.av;
     }
   }
-  // `common`: what tables of all lengths share.
+  // Tables of one stream length; `common` holds the facts that the tables of all lengths share.
   __device__ __forceinline__ static ScTables TablesOf(const ScTables& common, const ByteTable& table) {
     ScTables own = common;
     own.counts8 = table.counts;
@@ -101,13 +117,14 @@ struct RowBlock {
     return own;
   }
 
-  // Values that follow from the length; after WaitForPrevious.
+  // Computes the members that depend on the context's length. Called by all threads, after WaitForPrevious.
   __device__ __forceinline__ void Cut(uint8_t* shared_memory) {
     cluster_shift = solo ? 0 : args.cluster_shift;
     cluster = 1 << cluster_shift;
     const int tiles = (length + kTileTokens - 1) / kTileTokens;
     own_tiles = rank < tiles ? (tiles - rank + cluster - 1) >> cluster_shift : 0;
-    // Up to the last group of four of this block's last tile that the context reaches.
+    // All positions of the block's tiles, except that the last tile ends with the context, rounded up to four
+    // positions.
     own_tokens =
         min(own_tiles * kTileTokens, (own_tiles - 1) * kTileTokens + (length - tile_begin(own_tiles - 1) + 3) / 4 * 4);
     s = MakeLayout(shared_memory, head_dim, args.cluster);
@@ -123,23 +140,25 @@ struct RowBlock {
     pages = a.pass.pages + static_cast<int64_t>(info.sequence) * a.pass.max_pages;
     own_token = token_of(OwnToken());
     early_v_token = solo ? own_token : tid;
-    // By the last warps: the first have rows to quantize.
+    // The last warps copy the page table, since the first warps have rows to quantize (kFresh).
     const int num_pages = (length - 1 >> kv.page_shift) + 1;
     const int shared_page = kThreads - 1 - tid;
     if (shared_page < min(num_pages, kMaxSharedPages)) shared_pages[shared_page] = pages[shared_page];
   }
 
-  __device__ __forceinline__ int tile_begin(int tile) const {  // of this block's tiles
+  __device__ __forceinline__ int tile_begin(int tile) const {  // first position of this block's tile number `tile`
     return ((tile << cluster_shift) + rank) * kTileTokens;
   }
-  __device__ __forceinline__ int token_of(int local) const {  // of this block's tokens, in tile order
+  // Position of this block's token number `local`, counted tile by tile.
+  __device__ __forceinline__ int token_of(int local) const {
     return tile_begin(local / kTileTokens) + local % kTileTokens;
   }
   __device__ __forceinline__ int32_t page_of(int t) const {
     const int page = t >> kv.page_shift;
     return page < kMaxSharedPages ? shared_pages[page] : __ldg(pages + page);
   }
-  // Where a lane's keys of one of this block's tiles start, and its values of one of the warp's groups.
+  // keys_of: this lane's first key word of the block's tile number `tile`. values_of: this lane's first value word of
+  // the warp's group number `group`.
   __device__ __forceinline__ const uint8_t* keys_of(int tile) const {
     const int t = min(tile_begin(tile) + lane * kLaneTokens, last) & ~3;
     return keys + static_cast<int64_t>(page_of(t)) * page_bytes + kv.KeySlot(t & page_mask) * 4;
@@ -190,20 +209,22 @@ struct RowBlock {
     }
     return __ldcg(kv.k_words + kv.KWord(page_of(t), kv_head, word, t & page_mask));
   }
-  __device__ __forceinline__ uint32_t value_word(int t, int dim) const {  // of positions t .. t + 3
+  // Codes of dimension dim of the values at positions t .. t + 3.
+  __device__ __forceinline__ uint32_t value_word(int t, int dim) const {
     const uint32_t v = __ldcg(kv.v_words + kv.VWord(page_of(min(t, last)), kv_head, (t & page_mask) >> 2, dim));
     if constexpr (kFresh) {
       if (t + 4 > info.start_position) return MergeFresh(fresh, info, t, dim, v);
     }
     return v;
   }
-  // The value to quantize: p, or p * s_v[t].
+  // The weight (number to quantize) of position t: the probability e / sum, in per-token variants times the value's
+  // scale.
   __device__ __forceinline__ float weight_of(int t, float e, float sum) const {
     const float p = e / sum;
     if constexpr (!IsPerToken(kPhase)) return p;
     return p * v_scale_of(t);
   }
-  // A score, then an exponential, then a weight that waits in memory.
+  // The stored number of position t: a score, later an exponential, then a weight.
   __device__ __forceinline__ float kept(int t) const { return in_shared ? s.scores[t] : __ldcg(spill + t); }
 };
 

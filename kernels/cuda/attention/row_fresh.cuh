@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small pass without its append kernel: the row kernel rotates and quantizes what it needs of the pass itself.
+// Small passes without an append kernel: the row kernel rotates and quantizes itself what a row needs of the pass.
 //
-// With at most kFreshRows rows in a pass, a row attends to at most that many positions that are not in the cache yet.
-// Every block quantizes them again (a few hundred numbers), which costs less than a launch and a trip through memory;
-// one block per row and KV head also writes its own row's k and v to the cache. Nothing in the cache that another block
-// reads in the same pass is written: positions of the pass are always taken from here.
+// In a pass of at most kFreshRows rows, a row attends to at most that many positions that are not in the cache yet.
+// Every block quantizes them again (a few hundred numbers), which costs less than another launch and a trip through
+// memory. One block per row and KV head also appends the row's k and v to the cache. Blocks never read from the cache
+// what another block of the pass writes: positions of the pass are always taken from here.
 #pragma once
 
 #include "kernels/cuda/attention/kernels.h"
@@ -15,22 +15,29 @@
 
 namespace stoch::cuda {
 
-// Codes and scales of one query head and of the pass's positions up to its own; shared memory.
+// Codes and scales of one query head, and of the keys and values at the pass's positions up to the query's own; in
+// shared memory.
 struct FreshRows {
   static constexpr int kMaxHeadDim = 32 * 2 * kMaxPairs;
-  static constexpr int kGroups = kFreshRows / 4 + 1;  // groups of four positions that kFreshRows can touch
+  // Groups of four positions that kFreshRows consecutive positions can touch.
+  static constexpr int kGroups = kFreshRows / 4 + 1;
 
+  // Codes of the query, byte = dim % 4.
   alignas(16) uint32_t q_words[kMaxHeadDim / 4];
-  alignas(16) uint32_t k_words[kMaxHeadDim / 4][4 * kGroups];  // positions from start / 4 * 4 on, byte = dim % 4
-  alignas(16) uint32_t v_words[kGroups][kMaxHeadDim];          // groups from start / 4 on, byte = position % 4
+  // Codes of keys; the second index is the position less start_position / 4 * 4, byte = dim % 4.
+  alignas(16) uint32_t k_words[kMaxHeadDim / 4][4 * kGroups];
+  // Codes of values; the first index is the group of four positions less start_position / 4, byte = position % 4.
+  alignas(16) uint32_t v_words[kGroups][kMaxHeadDim];
+  // Scales of the query, and of the keys and values by position in the pass.
   float q_scale;
   float k_scales[kFreshRows];
   float v_scales[kFreshRows];
 };
 
-// Fills `fresh` for query head `head` of `row`. of_query(x): called by the warp that has the query, after RoPE.
+// Fills `fresh` for the row `info` and query head `head`, a warp per vector. of_query(x) is called by the warp that has
+// the query, after RoPE. kPosted: the pass has one row, whose floats are polled from the words of `posted`; else they
+// are in a.q, a.k and a.v.
 // Requires: all threads of a block of kWarps warps; head_dim <= 64 * kPairs; the caller puts a barrier after it.
-// kPosted: of one row, as `posted` has it.
 template <int kWarps, int kPairs, bool kPosted, typename OfQuery>
 __device__ __forceinline__ void QuantizeFresh(const AttentionArgs& a, const HeadNorm& norm, const PostedHeads& posted,
                                               int qk_q_max, int av_q_max, const PassRow& info, int head, int kv_head,
@@ -39,19 +46,20 @@ __device__ __forceinline__ void QuantizeFresh(const AttentionArgs& a, const Head
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int half = head_dim / 2;
   const int count = info.position - info.start_position + 1;
-  // Jobs: the query, then every k, then every v.
+  // Job 0 is the query, then each key is a job, then each value.
 #pragma unroll 1
   for (int job = static_cast<int>(threadIdx.x >> 5); job < 1 + 2 * count; job += kWarps) {
     const bool is_q = job == 0;
     const bool is_v = job > count;
-    const int index = is_q ? count - 1 : job - 1 - (is_v ? count : 0);  // which of the pass's positions
+    // Index of the job's position among the positions of the pass.
+    const int index = is_q ? count - 1 : job - 1 - (is_v ? count : 0);
     const int position = info.start_position + index;
     const int64_t row = info.first_row + index;
     const float* from = is_q ? a.q + row * a.q_stride + head * head_dim
                              : (is_v ? a.v + row * a.v_stride : a.k + row * a.k_stride) + kv_head * head_dim;
     HeadVector<kPairs> x;
     if constexpr (kPosted) {
-      HeadVector<kPairs> weights;  // what does not depend on the previous kernel first
+      HeadVector<kPairs> weights;  // loads that do not depend on the previous kernel come before the polling
       HeadVector<kPairs> turn;
       if (!is_v && norm.q != nullptr) LoadHead(weights, is_q ? norm.q : norm.k, half, lane);
       if (!is_v) LoadHead(turn, a.rope + position * a.rope_stride, half, lane);
@@ -76,7 +84,7 @@ __device__ __forceinline__ void QuantizeFresh(const AttentionArgs& a, const Head
                                                 : is_v ? fresh.v_words[slot >> 2]
                                                        : &fresh.k_words[0][slot]);
     if (is_v) codes += position & 3;
-    // Place of dimension i: byte i of the query's, byte i % 4 of a k word, a word of its own of v.
+    // Bytes from one group of four dimensions to the next, and from one dimension to the next within a group.
     const int word = is_q ? 4 : is_v ? 16 : static_cast<int>(sizeof(fresh.k_words[0]));
     const int byte = is_v ? 4 : 1;
     ForEachDim(x, half, lane, [&](int i, float value) {
@@ -85,7 +93,8 @@ __device__ __forceinline__ void QuantizeFresh(const AttentionArgs& a, const Head
   }
 }
 
-// Writes the row's own k and v from `fresh` to the cache; `page` holds its position. All threads of the block.
+// Writes the k and v of the row `info` from `fresh` to the cache, by all threads of a block. page: the page that holds
+// the row's position.
 __device__ __forceinline__ void AppendFresh(const KvView& kv, const PassRow& info, int kv_head, int32_t page,
                                             const FreshRows& fresh) {
   const int tid = static_cast<int>(threadIdx.x);
@@ -103,14 +112,14 @@ __device__ __forceinline__ void AppendFresh(const KvView& kv, const PassRow& inf
   }
 }
 
-// Among the keys of tokens t .. t + 3 (t % 4 == 0) and dimensions of a warp's slice, replaces those of positions of the
-// pass.
+// Replaces keys of the pass in k, the key words that a lane loaded for tokens t .. t + 3 (t % 4 == 0), by those of
+// `fresh`. slice: index of the warp, which has kSlots words of each key.
 template <int kSlots>
 __device__ __forceinline__ void TakeFresh(const FreshRows& fresh, const PassRow& info, int t, int slice,
                                           uint4 (&k)[kSlots]) {
   const int slot = t - (info.start_position & ~3);
   if (slot < 0 || t > info.position) return;
-  const int old = info.start_position - t;  // tokens to take from the cache
+  const int old = info.start_position - t;  // number of the four tokens that are from before the pass
 #pragma unroll
   for (int j = 0; j < kSlots; ++j) {
     const uint4 own = *reinterpret_cast<const uint4*>(&fresh.k_words[slice * kSlots + j][slot]);
@@ -121,12 +130,12 @@ __device__ __forceinline__ void TakeFresh(const FreshRows& fresh, const PassRow&
   }
 }
 
-// A word of v of positions t .. t + 3 (t % 4 == 0): bytes before the pass from `cached`, the pass's from `fresh`, 0
-// after the row's own.
+// A value word, positions t .. t + 3 (t % 4 == 0) of dimension dim: bytes from before the pass are those of `cached`,
+// bytes of the pass come from `fresh`, bytes after the row's position are 0.
 __device__ __forceinline__ uint32_t MergeFresh(const FreshRows& fresh, const PassRow& info, int t, int dim,
                                                uint32_t cached) {
-  const int old = info.start_position - t;  // bytes to take from the cache
-  const int valid = info.position + 1 - t;  // bytes to keep
+  const int old = info.start_position - t;  // bytes to take from `cached`
+  const int valid = info.position + 1 - t;  // bytes up to the row's own position
   if (old >= 4) return cached;
   const uint32_t old_mask = old <= 0 ? 0u : (1u << (8 * old)) - 1;
   const uint32_t valid_mask = valid >= 4 ? 0xffffffffu : (1u << (8 * valid)) - 1;
@@ -134,16 +143,17 @@ __device__ __forceinline__ uint32_t MergeFresh(const FreshRows& fresh, const Pas
   return ((cached & old_mask) | (own & ~old_mask)) & valid_mask;
 }
 
-// The pass's positions among the values that a warp adds up. They touch fewer groups of four than there are warps, so
-// at most one that is its own.
+// The positions of the pass among the values that a warp adds up. These positions touch fewer groups of four than there
+// are warps, so at most one group is the warp's.
 template <int kSlots>
 struct FreshValues {
   static_assert(FreshRows::kGroups <= kBlockWarps);
-  int group = -1;             // of the warp's, counted from the block's first token; negative: none
-  uint32_t cached_mask = 0;   // bytes to take from the cache
-  uint32_t own[kSlots] = {};  // the others
+  // Number of that group among the warp's groups, from the block's first token on; negative: none.
+  int group = -1;
+  uint32_t cached_mask = 0;   // bytes of the group that come from the cache
+  uint32_t own[kSlots] = {};  // the other bytes of the group, by dimension of the lane
 
-  // local_of(t): which of the block's tokens position t is; negative: another block's.
+  // Finds the warp's group. local_of(t): index of position t among the block's tokens; negative: another block has it.
   template <typename LocalOf>
   __device__ __forceinline__ void Find(const FreshRows& fresh, const PassRow& info, int head_dim,
                                        const LocalOf& local_of) {
@@ -162,6 +172,7 @@ struct FreshValues {
       own[j] = dim < head_dim ? MergeFresh(fresh, info, t, dim, 0) : 0;
     }
   }
+  // Puts the bytes of the pass into the value words that were loaded from the cache.
   __device__ __forceinline__ void Take(ValueWords<kSlots>& v) const {
 #pragma unroll
     for (int j = 0; j < kSlots; ++j) v.word[j] = (v.word[j] & cached_mask) | own[j];

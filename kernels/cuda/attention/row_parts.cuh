@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The three parts of the row kernel: scores, softmax, p v. Included by row.cu alone.
+// The steps of the row kernel: scores, softmax, p v. Included by row.cu alone.
 #pragma once
 
 #include "kernels/cuda/attention/row_block.cuh"
@@ -12,26 +12,33 @@
 
 namespace stoch::cuda::attention_row {
 
-// The query of a warp's slice of the dimensions.
+// The query as a warp sees it: its slice of kSlots words of four dimensions.
 template <int kSlots>
 struct Query {
+  // Codes of the whole query [head_dim / 4].
   const uint32_t* codes;
   float scale;
   uint32_t word[kSlots];
-  uint32_t rows;  // shared address of its count rows
+  uint32_t rows;  // shared address of the slice's count-table rows
+  // Not 0 if a level of the slice has a count of 256, which its byte-wide row cannot hold (TopBytes).
   uint32_t tops;
 };
 
-// Registers of a thread between the scores and p v.
+// Results of the softmax that a thread keeps in registers for p v.
 struct Probabilities {
+  // The sum of the exponentials.
   float sum = 0.0f;
-  float own = 0.0f;  // solo: the weight of the thread's own token; else the largest score
+  // If solo (one block for the context), the weight of the thread's own token; else the largest score.
+  float own = 0.0f;
+  // The largest weight (number to quantize).
   float largest = 0.0f;
-  float metric = 0.0f;  // of mixed phases: that of the row of probabilities
+  // Mixed variants: the metric (kernels/sc/sc_lengths.h) by which a rule picks the stream length of the row of
+  // probabilities.
+  float metric = 0.0f;
 };
 
-// Adds what LookUpWord misses of the scores of a round. Rare, and out of the loop of look-ups, which is executed once
-// and costs by the instruction.
+// Adds the counts of 256 that LookUpWord misses to the partial counts of a round of `round` tiles from tile `first` on.
+// Rare, and outside of the look-up loop, whose instructions run once, so that each instruction costs time.
 template <int kSlots, Phase kPhase>
 __device__ __forceinline__ void AddTops(const RowBlock<kSlots, kPhase>& b, const Query<kSlots>& q, int first,
                                         int round) {
@@ -49,8 +56,8 @@ __device__ __forceinline__ void AddTops(const RowBlock<kSlots, kPhase>& b, const
   }
 }
 
-// Scores of the block's tokens; returns the thread's own of the last round. Those of a row that is not solo go to every
-// block of the cluster, or to memory.
+// Computes the scores of the block's tokens and returns the score of the thread's own token of the last round. Unless
+// the row is solo, scores go to the shared memory of every block of the cluster, or to device memory.
 template <int kSlots, Phase kPhase, int kBatchTiles>
 __device__ __forceinline__ float Scores(const RowBlock<kSlots, kPhase>& b, const Query<kSlots>& q,
                                         uint4 (&k_words)[kBatchTiles][kSlots]) {
@@ -104,7 +111,8 @@ __device__ __forceinline__ float Scores(const RowBlock<kSlots, kPhase>& b, const
   return score;
 }
 
-// A token a thread, from the score to its weight: nothing but sums and maxima passes between threads.
+// Softmax of a solo row (one block has the whole context), a token a thread from the score to the weight: only sums and
+// maxima pass between threads.
 template <int kSlots, Phase kPhase>
 __device__ __forceinline__ Probabilities SoloSoftmax(const RowBlock<kSlots, kPhase>& b, float score) {
   Probabilities p;
@@ -119,7 +127,7 @@ __device__ __forceinline__ Probabilities SoloSoftmax(const RowBlock<kSlots, kPha
     const LengthView& rule = b.args.av_lengths;
     if (!rule.has_rule) return p;
     const float own = b.own_token < b.length ? e / p.sum : 0.0f;
-    const float amax = BlockMax(own, b.s.reduce);  // all have folded the sum
+    const float amax = BlockMax(own, b.s.reduce);  // all threads have read s.reduce, so it is free
     float squares = 0.0f;
     if (rule.metric != ScMetric::kAmax) {
       __syncthreads();
@@ -132,7 +140,7 @@ __device__ __forceinline__ Probabilities SoloSoftmax(const RowBlock<kSlots, kPha
   return p;
 }
 
-// The whole row, by every block of its cluster: thread j is lane j of the sum.
+// Softmax of a whole row by every block of the cluster: thread j is lane j of the sum.
 template <int kSlots, Phase kPhase>
 __device__ __forceinline__ Probabilities DeepSoftmax(const RowBlock<kSlots, kPhase>& b) {
   Probabilities p;
@@ -173,12 +181,13 @@ __device__ __forceinline__ Probabilities DeepSoftmax(const RowBlock<kSlots, kPha
     }
     p.largest = BlockMax(p.largest, b.s.reduce);
   }
-  __syncthreads();  // scores are final
+  __syncthreads();  // other warps read the stored weights (kHeadOutput: exponentials) after this barrier
   p.own = largest;
   return p;
 }
 
-// The level of the block's token number `local` (this thread's of a stage).
+// The level of the block's token number `local`, at position t; 0 if the token does not exist. In a solo row `local`
+// must be the thread's own token.
 template <int kSlots, Phase kPhase>
 __device__ __forceinline__ int LevelOf(const RowBlock<kSlots, kPhase>& b, const Probabilities& p, float p_scale,
                                        int local, int t) {
@@ -191,7 +200,8 @@ __device__ __forceinline__ int LevelOf(const RowBlock<kSlots, kPhase>& b, const 
   return BipolarLevel(weight, p_scale, b.av().q_max);
 }
 
-// Products of a stage that LookUpWord misses.
+// Adds the counts of 256 that LookUpWord misses in p v of a stage, from the block's token `first` on. level: of this
+// thread's token of the stage.
 template <int kSlots, Phase kPhase>
 __device__ __forceinline__ void AddTopValues(const RowBlock<kSlots, kPhase>& b, int first, int level,
                                              int32_t (&top_sum)[kSlots]) {
@@ -213,7 +223,8 @@ __device__ __forceinline__ void AddTopValues(const RowBlock<kSlots, kPhase>& b, 
   }
 }
 
-// p v over this block's tokens, each warp's sums to s.parts; until it has its counts, a warp needs no other.
+// p v over this block's tokens: writes the sums of each warp to s.parts [warp][head_dim]. Warps do not wait for each
+// other before that.
 template <int kSlots, Phase kPhase, int kBlocks>
 __device__ __forceinline__ void Values(const RowBlock<kSlots, kPhase>& b, const Probabilities& p, float p_scale,
                                        ValueWords<kSlots> (&v_words)[Density<kSlots, kBlocks>::kValueGroups]) {
@@ -236,7 +247,7 @@ __device__ __forceinline__ void Values(const RowBlock<kSlots, kPhase>& b, const 
     const int t = b.token_of(first + OwnToken());
     const int level = LevelOf(b, p, p_scale, first + OwnToken(), t);
     const int place = TablePlace(b.av(), t, level);
-    const unsigned used = __ballot_sync(0xffffffffu, level != 0);  // level 0 counts nothing
+    const unsigned used = __ballot_sync(0xffffffffu, level != 0);  // a level of 0 has no counts
 #pragma unroll kCrowded ? 1 : 8
     for (int group = 0; group < kChunkGroups; group += kValueGroups) {
       const unsigned groups = used >> (4 * group);
@@ -244,7 +255,7 @@ __device__ __forceinline__ void Values(const RowBlock<kSlots, kPhase>& b, const 
       RowCopies<kValueGroups> rows;
       rows.Load(b.av(), [&](int i) { return __shfl_sync(0xffffffffu, place, 4 * (group + i) + b.lane / 8); });
       if constexpr (kCrowded) b.LoadValues(first / kTurnTokens + group, v_words);
-      __syncwarp();  // the rows before these were looked up
+      __syncwarp();  // all lanes have looked up the previous rows, which Store overwrites
       rows.template Store<kTurnTokens>(b.av(), turns + group * (kTurnTokens * kRowBytes));
       __syncwarp();
 #pragma unroll
@@ -277,7 +288,8 @@ __device__ __forceinline__ void Values(const RowBlock<kSlots, kPhase>& b, const 
   }
 }
 
-// Adds the sums of warps and blocks; block 0 of the cluster writes the output.
+// Adds the sums of all warps and of all blocks of the cluster; block 0 writes the output [head_dim], and posts it in
+// kPosted.
 template <int kSlots, Phase kPhase>
 __device__ __forceinline__ void WriteOutput(const RowBlock<kSlots, kPhase>& b, float p_scale) {
   __syncthreads();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the threads of a row kernel share its tokens, and the count-table rows that a warp stages for itself.
 //
-// Nothing that a warp looks up was staged by another one: barriers of the block are what a short context costs. So a
-// warp owns a slice of the dimensions of q k^T, and of p v the tokens whose probabilities its own threads hold.
+// A warp looks up only rows that it staged itself, since block barriers are the cost of a short context. So in q k^T a
+// warp owns a slice of the dimensions, and in p v the tokens whose probabilities its own threads hold.
 #pragma once
 
 #include "kernels/cuda/device/block_reduce.cuh"
@@ -10,33 +10,36 @@
 
 namespace stoch::cuda {
 
-inline constexpr int kGroupTokens = 4;                               // whose values a word holds
-inline constexpr int kTurnTokens = kGroupTokens * kBlockWarps;       // a group for every warp
+// Consecutive tokens whose values share a word.
+inline constexpr int kGroupTokens = 4;
+// Tokens of a turn: one group for each warp of the block.
+inline constexpr int kTurnTokens = kGroupTokens * kBlockWarps;
 inline constexpr int kPaddedLanes = kRowLanes + kRowLanes / 32 * 4;  // Padded(kRowLanes)
 
-// Which of kRowLanes tokens is a thread's: of every turn of the warps, its warp's group.
+// The token, of kRowLanes tokens, that this thread holds. Its warp has the group number `warp` of each turn.
 __device__ __forceinline__ int OwnToken() {
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x >> 5);
   return lane / kGroupTokens * kTurnTokens + warp * kGroupTokens + lane % kGroupTokens;
 }
-// The place of token i in shared memory, such that those of a warp are in different banks.
+// Index of token i in a shared array, padded so that the tokens of a warp have no bank conflicts.
 __device__ __forceinline__ int Padded(int i) { return i + i / 32 * 4; }
 
-// Where the row of a level is in the byte table, for a dimension (or token) `dim`.
+// Offset of the count-table row of `level` in the byte table, for a dimension (in p v: a token) `dim`.
 __device__ __forceinline__ int TablePlace(const ScTables& tables, int dim, int level) {
   return ((dim & (tables.masks - 1)) * tables.levels + level) * tables.levels;
 }
 
-// Groups of four table rows in flight to shared memory. Lanes 8 j to 8 j + 7 carry row j of each.
+// Copies groups of four count-table rows through registers to shared memory, by one warp. Lanes 8 j .. 8 j + 7 carry
+// row j of every group, 16 bytes a lane.
 template <int kGroups>
 class RowCopies {
  public:
-  // Starts to copy all groups. place_of(g): TablePlace of this lane's row.
-  // Requires: all lanes of a warp.
+  // Issues the loads of all groups. place_of(g): TablePlace of the row that this lane carries of group g. Requires: all
+  // lanes of a warp.
   template <typename PlaceOf>
   __device__ __forceinline__ void Load(const ScTables& tables, const PlaceOf& place_of) {
-    // Apart, so that nothing looks at what was loaded before everything is in flight.
+    // Two loops, so that no load is waited for before all loads are in flight.
     if (tables.levels >= 16) {
       const uint8_t* from = tables.counts8 + min(Piece(), tables.levels - 16);
 #pragma unroll
@@ -46,7 +49,7 @@ class RowCopies {
       for (int g = 0; g < kGroups; ++g) piece_[g] = ShortRow(tables.counts8 + place_of(g), tables.levels);
     }
   }
-  // Group g goes to stage + g * kStride rows.
+  // Stores the loaded rows: row 0 of group g goes to row g * kStride of `stage`.
   template <int kStride>
   __device__ __forceinline__ void Store(const ScTables& tables, uint8_t* stage) const {
     if (Piece() >= tables.levels) return;
@@ -58,7 +61,9 @@ class RowCopies {
  private:
   uint4 piece_[kGroups];
 
-  __device__ __forceinline__ static int Piece() { return static_cast<int>(threadIdx.x % 8) * 16; }  // of a row
+  // First byte that this lane carries of a row.
+  __device__ __forceinline__ static int Piece() { return static_cast<int>(threadIdx.x % 8) * 16; }
+  // A row of fewer than 16 levels, byte by byte.
   __device__ static uint4 ShortRow(const uint8_t* from, int levels) {
     uint64_t row = 0;
 #pragma unroll 1

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys and values of a row kernel in registers: what lanes hold of them and how they are looked up.
+// Keys and values of a row kernel in registers: which codes a lane holds, and their look-ups.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace stoch::cuda {
 
-inline constexpr int kLaneTokens = 4;  // of a tile, of a lane: 16 bytes of keys in one load
+inline constexpr int kLaneTokens = 4;  // tokens of a tile that a lane has: 16 bytes of keys in one load
 
-// Adds the counts of the keys of kLaneTokens tokens, a word for each of a slice's `words` groups of four dimensions, to
-// each token's.
-// Requires: `rows` in LookUpWord's order, those of the slice's first dimension first.
+// Looks up the keys of a lane's kLaneTokens tokens and adds the counts to counts[token]. k[j] and q[j]: codes of the
+// four dimensions of word j of the warp's slice, a component of k[j] per token; words: words that the slice has.
+// Requires: `rows` is the shared address of the count-table rows of the slice, in dimension order (LookUpWord).
 template <int kSlots, int kSlot = 0>
 __device__ __forceinline__ void LookUpKeys(const uint4 (&k)[kSlots], const uint32_t (&q)[kSlots], uint32_t rows,
                                            int words, Counts (&counts)[kLaneTokens]) {
@@ -28,17 +28,18 @@ __device__ __forceinline__ void LookUpKeys(const uint4 (&k)[kSlots], const uint3
   }
 }
 
-// kLaneTokens tokens' values of a lane's dimensions, a word for each; where kSlots allows, those are neighbours, so
-// that one load brings them.
+// The values of kLaneTokens tokens that a lane has, one word of four tokens' codes per dimension. Up to four dimensions
+// of a lane are neighbours, so that one load brings their words.
 template <int kSlots>
 struct ValueWords {
-  static constexpr int kVector = kSlots < 4 ? kSlots : 4;  // neighbours among them
+  static constexpr int kVector = kSlots < 4 ? kSlots : 4;  // neighbouring dimensions of a lane
   uint32_t word[kSlots];
 
+  // The dimension of word number `slot` of a lane.
   __device__ __forceinline__ static int Dim(int lane, int slot) {
     return (slot / kVector * 32 + lane) * kVector + slot % kVector;
   }
-  // `from`: those of Dim(lane, 0).
+  // Loads all words. from: the value word of dimension Dim(lane, 0).
   __device__ __forceinline__ void Load(const uint8_t* from, int lane, const KvView& kv) {
 #pragma unroll
     for (int j = 0; j < kSlots; j += kVector) {

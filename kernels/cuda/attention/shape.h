@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A call of attention as its plans and its kernels take it, on one device.
+// Shape and kernel arguments of one attention call on one device, as plans and kernels take them.
 #pragma once
 
 #include "kernels/cuda/attention/kernels.h"
@@ -9,10 +9,12 @@
 
 namespace stoch::cuda {
 
-// The shape of a layer for a call of so many heads, which may read some of the cache's KV heads.
+// Shape of a layer (heads, head_dim, mode, operators) for a call with num_heads query heads that reads num_kv_heads KV
+// heads of the cache.
 AttentionShape ShapeOf(const CudaKvCache& cache, int layer, int num_heads, int num_kv_heads);
 
-// Arguments of kernels for a call whose rows are those of `pass`. Requires: a call that was checked.
+// Kernel arguments of `call`: `pass` gives the rows, `cache` the layer's view. Requires: a call that CheckAttention has
+// accepted.
 AttentionArgs ArgsOf(DeviceContext& ctx, const AttentionCall& call, const CudaKvCache& cache, const PassView& pass);
 
 }  // namespace stoch::cuda

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SC attention of long sequences: groups of tiles through scores, softmax and p v.
+// SC attention of long sequences by mma.sync: runs groups of tiles through scores, softmax and p v.
 #include <algorithm>
 
 #include "kernels/cuda/attention/tile.h"
@@ -8,10 +8,11 @@
 namespace stoch::cuda {
 namespace {
 
+// Positions that a tile sees, rounded up to kKeyBlock.
 int64_t PaddedLength(const QueryTile& tile) { return (int64_t{tile.length()} + kKeyBlock - 1) / kKeyBlock * kKeyBlock; }
 
-// Arguments for `heads` query heads from `first` on, a multiple of the group. Requires: one tile, or all heads, as
-// scratch has a place for every head of a tile.
+// The arguments with all pointers moved to query heads [first, first + heads). Requires: `first` is a multiple of
+// attention.group; num_tiles is 1 or `heads` is all heads, since the scratch has a place for every head of a tile.
 TileArgs HeadsOf(const TileArgs& args, int64_t first, int64_t heads) {
   const int64_t head_dim = args.attention.kv.head_dim;
   const int64_t kv_first = first / args.attention.group;
@@ -29,7 +30,8 @@ TileArgs HeadsOf(const TileArgs& args, int64_t first, int64_t heads) {
   return part;
 }
 
-// One batch of sequences, packed already: all of its tiles, group by group. head_max: only the largest probabilities.
+// Runs all tiles of a batch whose keys and values are packed already, group by group. head_max: only find the largest
+// probability of every head, without outputs.
 void RunTiles(DeviceContext& ctx, TileArgs args, const AttentionShape& shape, const ScTilePlan& plan,
               const TileSet& tiles, const TileBatch& batch, bool head_max) {
   const int64_t end = int64_t{batch.first_tile} + batch.num_tiles;
@@ -73,7 +75,8 @@ void LaunchScTiles(DeviceContext& ctx, const AttentionArgs& args, const Attentio
   tile_args.kv.k_scales = scratch.Take<float>(packed);
   tile_args.kv.v_scales = scratch.Take<float>(packed);
   LaunchPackKv(ctx, tile_args, batch);
-  // The scale of a head's probabilities spans all its rows: find the largest first, then go through the tiles again.
+  // kPerHead has one scale for the probabilities of all rows of a head: a first pass over the tiles finds the largest
+  // probability, a second pass computes outputs.
   if (shape.mode == AttentionMode::kPerHead) RunTiles(ctx, tile_args, shape, plan, tiles, batch, true);
   RunTiles(ctx, tile_args, shape, plan, tiles, batch, false);
 }

@@ -1,36 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
-// SC attention of tiles of kQueryTile rows: what its kernels share. Private to tile*.cu.
+// SC attention of tiles of kQueryTile rows by mma.sync: the arguments that the kernels share. Private to tile*.cu.
 //
-// Per group of tiles three kernels run: scores as 16-bit counts by binary tensor cores, softmax and quantization of the
-// probabilities, p v by binary tensor cores. Before them the keys and values of the long sequences are packed once, so
-// that no kernel walks pages. count = popcount(stream of a & thermometer of b); b is expanded in registers from its
-// rank and sign, and a negative operand is complemented, which an int8 product corrects (docs/fast-kernels.md#prompts).
+// Three kernels run for each group of tiles: scores as 16-bit counts by binary tensor cores, softmax and quantization
+// of the probabilities, p v by binary tensor cores. A fourth kernel first packs keys and values of the long sequences
+// once, so that no other kernel follows page tables.
+// count = popcount(stream of a & thermometer of b). A thermometer has ones up to the rank of b's code; registers make
+// it from rank and sign. The stream of a negative operand is complemented, which an int8 product corrects
+// (docs/fast-kernels.md#prompts).
 #pragma once
 
 #include "kernels/cuda/attention/tile_window.h"
 
 namespace stoch::cuda {
 
-// Four codes as the tensor-core kernels want them: bytes of ranks (0..128), and the codes for their signs.
+// Four codes as operands of the tensor-core kernels: x has their ranks (0..128), a byte each; y the codes, for their
+// signs.
 using PackedWord = uint2;
 
-// k and v of the long sequences of a pass, end to end (PassSequence::packed_begin); padding holds code 0.
+// Packed keys and values of the long sequences of a batch, sequence after sequence (PassSequence::packed_begin);
+// padding holds code 0.
 struct PackedKv {
-  PackedWord* k = nullptr;    // [kv_head][position / kKeyBlock][dim / 4][position % kKeyBlock]
-  PackedWord* v = nullptr;    // [kv_head][position / 4][dim]
-  float* k_scales = nullptr;  // [kv_head][position]
-  float* v_scales = nullptr;
-  int64_t positions = 0;
+  PackedWord* k = nullptr;    // keys [kv_head][position / kKeyBlock][dim / 4][position % kKeyBlock]
+  PackedWord* v = nullptr;    // values [kv_head][position / 4][dim]
+  float* k_scales = nullptr;  // scales of the keys [kv_head][position]
+  float* v_scales = nullptr;  // scales of the values [kv_head][position]
+  int64_t positions = 0;      // positions of the batch, each sequence rounded up to kKeyBlock
 };
 
-// Scratch of one group of tiles. Rows are those of a tile, positions its sequence's, `stride` of them from FirstKept on.
+// Scratch of one group of tiles. A row has `stride` positions of its sequence, from FirstKept of the tile on.
 struct TileScratch {
   int16_t* scores = nullptr;  // [tile][num_heads][kQueryTile][stride]: counts of q k
-  PackedWord* p = nullptr;    // [tile][num_heads][kQueryTile][stride / 4]: codes, and minus the ones in their streams
-  float* p_scales = nullptr;  // [tile][num_heads][kQueryTile]
-  int64_t stride = 0;         // a multiple of kKeyBlock
+  // [tile][num_heads][kQueryTile][stride / 4], four positions a word: x has the codes of the probabilities, y minus the
+  // number of ones of each code's stream.
+  PackedWord* p = nullptr;
+  float* p_scales = nullptr;  // [tile][num_heads][kQueryTile]: scales of the rows of probabilities
+  int64_t stride = 0;         // positions of a row, a multiple of kKeyBlock
 };
 
+// Arguments of the tile kernels for one group of tiles.
 struct TileArgs {
   AttentionArgs attention;
   ScTables qk, av;
@@ -38,24 +45,25 @@ struct TileArgs {
   WindowScales window;
   PackedKv kv;
   TileScratch scratch;
-  const QueryTile* tiles = nullptr;  // of this group
+  const QueryTile* tiles = nullptr;  // [num_tiles] of this group, device memory
   int32_t num_tiles = 0;
-  uint32_t zero = 0;  // see ValueUnit
-  int32_t heads = 0;  // of the launch, from head 0 of what the pointers point to
+  uint32_t zero = 0;  // always 0; ValueUnit needs a zero that the compiler cannot see
+  int32_t heads = 0;  // query heads of the launch; head 0 is the one that the pointers point to
 
 #if defined(__CUDACC__)
-  // Where position 0 of a row of the tile would be in the scratch.
+  // Offset in the scratch of position 0 of row `row` of the tile; may lie before the row, which begins at FirstKept.
   __device__ __forceinline__ int64_t RowAt(int64_t row, const QueryTile& tile) const {
     return row * scratch.stride - FirstKept(attention, tile.PositionOf(0));
   }
 #endif
 };
 
-// tile_softmax.cu
+// tile_softmax.cu: packing of the keys and values of a batch; softmax and codes of the probabilities. head_max: only
+// find the largest probability of each head (kPerHead).
 void LaunchPackKv(DeviceContext& ctx, const TileArgs& args, const TileBatch& batch);
 void LaunchTileSoftmax(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& args, AttentionMode mode,
                        bool head_max);
-// tile_mma.cu
+// tile_mma.cu: q k counts to scratch.scores; p v outputs to attention.out.
 void LaunchTileScores(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& args);
 void LaunchTileValues(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& args, AttentionMode mode);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// q k and p v of tiles of rows by binary tensor cores (mma.sync m16n8k256 and.popc).
+// q k and p v of tiles of rows by binary tensor cores (mma.sync m16n8k256 with and.popc).
 //
-// A lane of a quad owns four dimensions (for p v: positions) of every group of sixteen, and all words of their streams
-// and thermometers: kWords of 32 cycles each. A step of the tensor core takes two words of a lane; which ones does not
-// matter as long as both operands agree. Four words of a row are a "unit": 16 bytes and two steps.
+// A lane of a quad (four neighbouring lanes) owns four dimensions (in p v: positions) of every group of sixteen, with
+// all kWords 32-cycle words of their streams and thermometers. One mma step takes two words of a lane; which two does
+// not matter as long as both operands agree. Four words of a row are a "unit": 16 bytes, two steps.
 #include "kernels/base/check.h"
 #include "kernels/cuda/attention/tile.h"
 #include "kernels/cuda/base/cuda_check.h"
@@ -14,9 +14,10 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kGroup = 16;      // dimensions or positions of one group: four words of codes
-constexpr int kScoreKeys = 32;  // keys of a warp's slice of the score kernel
+constexpr int kGroup = 16;      // dimensions (in p v: positions) of a group: four words of codes
+constexpr int kScoreKeys = 32;  // keys that a warp of the score kernel takes at a time
 
+// d += popcount(a & b): 16 x 8 x 256 bits.
 __device__ __forceinline__ void BinaryMma(int32_t (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                                           uint32_t b0, uint32_t b1) {
   asm volatile(
@@ -25,6 +26,7 @@ __device__ __forceinline__ void BinaryMma(int32_t (&d)[4], uint32_t a0, uint32_t
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+// d += a b: 16 x 8 x 32 signed bytes.
 __device__ __forceinline__ void ByteMma(int32_t (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                                         uint32_t b0, uint32_t b1) {
   asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -32,13 +34,14 @@ __device__ __forceinline__ void ByteMma(int32_t (&d)[4], uint32_t a0, uint32_t a
                : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+// 0xff in every byte of `codes` whose sign bit is set, else 0.
 __device__ __forceinline__ uint32_t SignBytes(uint32_t codes) {
   uint32_t result;
   asm("prmt.b32 %0, %1, 0, 0xba98;" : "=r"(result) : "r"(codes));
   return result;
 }
 
-// All bits the sign of byte `j`.
+// All 32 bits equal to the sign bit of byte j of `codes`.
 template <int j>
 __device__ __forceinline__ uint32_t SignWord(uint32_t codes) {
   uint32_t result;
@@ -47,12 +50,13 @@ __device__ __forceinline__ uint32_t SignWord(uint32_t codes) {
   return result;
 }
 
+// Byte j of `ranks`.
 template <int j>
 __device__ __forceinline__ int32_t RankOf(uint32_t ranks) {
   return static_cast<int32_t>(__byte_perm(ranks, 0, 0x4440 + j));
 }
 
-// Words [first, first + count) of the thermometer of code j: ones below the rank, or from it on for a negative code.
+// Words [first, first + count) of the thermometer of code j: ones below the rank; complemented for a negative code.
 template <int j, int first, int count>
 __device__ __forceinline__ void Thermometer(PackedWord word, uint32_t* to) {
   const int32_t rank = RankOf<j>(word.x);
@@ -64,7 +68,7 @@ __device__ __forceinline__ void Thermometer(PackedWord word, uint32_t* to) {
   }
 }
 
-// The two words of step `step` of four codes of kWords words each.
+// The two 32-bit words that mma step `step` takes of four codes whose streams have kWords words each.
 template <int kWords, int step>
 __device__ __forceinline__ void ThermometerStep(PackedWord word, uint32_t (&to)[2]) {
   if constexpr (kWords == 4) {
@@ -75,18 +79,19 @@ __device__ __forceinline__ void ThermometerStep(PackedWord word, uint32_t (&to)[
   }
 }
 
-// ---------------------------------------------------------------------------------------------------------- q k ----
-
-// A block takes kRows rows of a tile: all 64, or 32 where shared memory does not hold the streams of more.
+// ---- q k. A block takes kRows rows of a tile: all 64, or 32 if shared memory does not hold the streams of 64.
 //
-// Shared memory: streams of the block's queries as the fragments of a step, [step][16-row tile][lane] x 16 bytes (words
-// 0 and 1 of row r and of row r + 8, interleaved: a load is a fragment, without a register move), then the correction
-// bytes [group][half][row][lane of quad] x 4 bytes: [x < 0], and [x < 0] - ones of the stream.
+// Shared memory holds the streams of the block's queries as A fragments, [step][16-row tile][lane] x 16 bytes: words 0
+// and 1 of rows r and r + 8, interleaved, so that one load gives the four registers of a fragment without moves. After
+// them lie the bytes of the sign correction, [group][half][row][lane of quad] x 4 bytes: first [x < 0], then [x < 0] -
+// ones of x's stream.
+// FragmentWord: index of word 0 of a row's fragment; word 1 is two words further.
 template <int kRows>
 __device__ __forceinline__ int FragmentWord(int step, int row, int quad_lane) {
   return (((step * (kRows / 16) + row / 16) * 8 + row % 8) * 4 + quad_lane) * 4 + row / 8 % 2;
 }
 
+// Bytes of the shared memory of the score kernel: streams, then correction bytes.
 template <int kHeadDim, int kWords, int kRows>
 struct ScoreShared {
   static constexpr int kGroups = kHeadDim / kGroup;
@@ -94,6 +99,8 @@ struct ScoreShared {
   static constexpr int64_t kBytes = kStreamBytes + int64_t{kGroups} * 2 * kRows * 4 * 4;
 };
 
+// Looks up the streams of a tile's queries of one head in the count table's streams and writes fragments and correction
+// bytes to shared memory. All threads of the block.
 template <int kHeadDim, int kWords, int kRows>
 __device__ void StageQueries(const TileArgs& args, const QueryTile& tile, int head, uint32_t* fragments,
                              uint32_t* bytes) {
@@ -122,7 +129,8 @@ __device__ void StageQueries(const TileArgs& args, const QueryTile& tile, int he
       words[w] = negative ? ~from[w] & valid : from[w];
       ones += __popc(words[w]);
     }
-    // Word w of code j is number j * kWords + w of this lane's part of the group; words 2 s and 2 s + 1 go to step s.
+    // Word w of code j is number j * kWords + w of the words that this lane has of the group; mma step s takes words 2
+    // s and 2 s + 1.
 #pragma unroll
     for (int w = 0; w < kWords; ++w) {
       const int number = j * kWords + w;
@@ -134,7 +142,8 @@ __device__ void StageQueries(const TileArgs& args, const QueryTile& tile, int he
   }
 }
 
-// Adds steps `step` and later of a group: 16 kM rows x kScoreKeys keys. `fragments` points to this lane's first.
+// Adds mma steps `step` and later of one group for 16 kM rows x kScoreKeys keys. k: codes of four keys of this lane.
+// fragments: the lane's first fragment of the group.
 template <int kWords, int kM, int step = 0>
 __device__ __forceinline__ void ScoreSteps(int32_t (&acc)[kM][4][4], const PackedWord (&k)[4], const uint4* fragments) {
   uint4 a[kM];
@@ -150,6 +159,7 @@ __device__ __forceinline__ void ScoreSteps(int32_t (&acc)[kM][4][4], const Packe
   if constexpr (step + 1 < 2 * kWords) ScoreSteps<kWords, kM, step + 1>(acc, k, fragments);
 }
 
+// Launched with a block per (query head, tile, part of kRows rows): writes counts of q k to scratch.scores.
 template <int kHeadDim, int kWords, int kRows>
 __global__ void __launch_bounds__(kThreads, 1) TileScoresKernel(const TileArgs args) {
   extern __shared__ uint4 fragments[];
@@ -165,7 +175,7 @@ __global__ void __launch_bounds__(kThreads, 1) TileScoresKernel(const TileArgs a
   int64_t first_row = (static_cast<int64_t>(blockIdx.y) * args.attention.num_heads + head) * kQueryTile;
   if constexpr (kRows < kQueryTile) {
     const int part = static_cast<int>(blockIdx.z) * kRows;
-    if (part >= tile.num_rows) return;  // scores of these rows are not read
+    if (part >= tile.num_rows) return;  // the tile has no such rows, and nobody reads their scores
     tile.first_row += part;
     tile.num_rows -= part;
     first_row += part;
@@ -180,7 +190,8 @@ __global__ void __launch_bounds__(kThreads, 1) TileScoresKernel(const TileArgs a
   const uint32_t* lane_bytes = bytes + lane;
   const int begin = FirstKept(args.attention, tile.PositionOf(0));
   for (int key = begin + warp * kScoreKeys; key < length; key += kWarps * kScoreKeys) {
-    // k_words of this lane's key in tile n: word lane % 4 of group g.
+    // Packed words of this lane's keys: column lane / 4 of each 8-key tile n, word lane % 4 of each group of
+    // dimensions.
     const PackedWord* from = args.kv.k + (packed + key) / kKeyBlock * (kHeadDim / 4) * kKeyBlock +
                              (lane & 3) * kKeyBlock + key % kKeyBlock + (lane >> 2);
     int32_t acc[kM][4][4] = {};
@@ -194,12 +205,14 @@ __global__ void __launch_bounds__(kThreads, 1) TileScoresKernel(const TileArgs a
 #pragma unroll
       for (int n = 0; n < 4; ++n) next[n] = ahead[n * 8];
       ScoreSteps<kWords>(acc, k, lane_fragments + g * kWords * kRows * 4);
-      // Sign correction, docs/fast-kernels.md#prompts: [x<0] (-s_w r - [w<0]) + [w<0] ([x<0] - ones of x).
+      // Sign correction by an int8 product (docs/fast-kernels.md#prompts), x the query, w the key, s_w its sign, r its
+      // rank: [x<0] (-s_w r - [w<0]) + [w<0] ([x<0] - ones of x).
       const uint32_t* group_bytes = lane_bytes + g * 2 * kRows * 4;
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         const uint32_t negative = SignBytes(k[n].y);
-        const uint32_t b0 = (k[n].x + 0x7f7f7f7fu) ^ (negative ^ 0x7f7f7f7fu);  // r - 1, or -r, in every byte
+        // in every byte r - 1 for a negative code, else -r
+        const uint32_t b0 = (k[n].x + 0x7f7f7f7fu) ^ (negative ^ 0x7f7f7f7fu);
         const uint32_t b1 = negative & 0x01010101u;
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
@@ -227,18 +240,18 @@ __global__ void __launch_bounds__(kThreads, 1) TileScoresKernel(const TileArgs a
   }
 }
 
-// ---------------------------------------------------------------------------------------------------------- p v ----
-
-// A warp takes 32 rows, every dimension, and every fourth group of positions: sums of counts may be split anywhere.
+// ---- p v. A warp takes 32 rows, all dimensions and every kSplits-th group of positions; integer sums may be split
+// anywhere.
 constexpr int kSplits = kWarps / (kQueryTile / 32);
 
-// Two steps from unit u of the streams of p: one code of four words, or two of two. `zero` is 0 where the compiler
-// cannot see it: or-ing it makes fragments of looked-up rows once, instead of by register moves at every use.
+// Two mma steps on unit u of the streams of p: one code of four words, or two codes of two words.
+// zero: always 0, unknown to the compiler. The or with it places looked-up words in the registers of a fragment once;
+// otherwise the compiler moves registers at every use.
 template <int kHeadDim, int kWords, int u>
 __device__ __forceinline__ void ValueUnit(int32_t (&acc)[2][kHeadDim / 8][4], const PackedWord (&v)[kHeadDim / 8],
                                           const uint32_t (&p)[4], const uint4* table, const ScTables& tables,
                                           int first_position, uint32_t zero) {
-  uint32_t a[2][2][4];  // [16-row tile][step]
+  uint32_t a[2][2][4];  // A fragments [16-row tile][step][register]
 #pragma unroll
   for (int r = 0; r < 4; ++r) {
     uint4 row;
@@ -270,6 +283,8 @@ __device__ __forceinline__ void ValueUnit(int32_t (&acc)[2][kHeadDim / 8][4], co
   }
 }
 
+// Launched with a block per (query head, tile): writes attention.out. kTableInShared: the streams of p are copied to
+// shared memory first. kChannelScales: every value channel has a scale of its own (kPerHead, kPerRow).
 template <int kHeadDim, int kWords, bool kTableInShared, bool kChannelScales>
 __global__ void __launch_bounds__(kThreads, 1) TileValuesKernel(const TileArgs args) {
   extern __shared__ uint4 shared[];
@@ -303,7 +318,7 @@ __global__ void __launch_bounds__(kThreads, 1) TileValuesKernel(const TileArgs a
 #pragma unroll 1
   for (int t = begin + (warp >> 1) * kGroup; t < length; t += kSplits * kGroup) {
     uint32_t p[4];
-    uint32_t minus_ones[4];  // of the streams of p, a byte each
+    uint32_t minus_ones[4];  // each byte: minus the number of ones of one code's stream
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       const PackedWord word = p_from[r * 8 * p_stride + t / 4];
@@ -320,7 +335,7 @@ __global__ void __launch_bounds__(kThreads, 1) TileValuesKernel(const TileArgs a
       ValueUnit<kHeadDim, kWords, 2>(acc, v, p, table, tables, first_position, args.zero);
       ValueUnit<kHeadDim, kWords, 3>(acc, v, p, table, tables, first_position, args.zero);
     }
-    // p is never negative: only the complemented values need a correction, by the ones of p.
+    // A code of p is never negative, so only complemented values need a sign correction: minus the ones of p.
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
       const uint32_t b = SignBytes(v[n].y) & 0x01010101u;
@@ -330,7 +345,7 @@ __global__ void __launch_bounds__(kThreads, 1) TileValuesKernel(const TileArgs a
   }
 
   __syncthreads();
-  int32_t* sums = reinterpret_cast<int32_t*>(shared);  // [kQueryTile][kHeadDim]
+  int32_t* sums = reinterpret_cast<int32_t*>(shared);  // [kQueryTile][kHeadDim]: sums of counts over all warps
   for (int i = static_cast<int>(threadIdx.x); i < kQueryTile * kHeadDim; i += kThreads) sums[i] = 0;
   __syncthreads();
 #pragma unroll
@@ -379,7 +394,7 @@ void LaunchScores(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& ar
     STOCH_CHECK(plan.score_shared_bytes == (ScoreShared<kHeadDim, kWords, kHalf>::kBytes));
     Launch(ctx, &TileScoresKernel<kHeadDim, kWords, kHalf>, args, plan.score_shared_bytes, 2);
   } else {
-    STOCH_CHECK(plan.score_rows == kQueryTile);  // 80 KB and less: every device has that
+    STOCH_CHECK(plan.score_rows == kQueryTile);  // the streams take 80 KB or less, which every supported GPU has
   }
 }
 

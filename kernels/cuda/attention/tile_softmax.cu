@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Around the tensor-core kernels of the tile path: packing of keys and values, softmax and quantization.
+// The tile path around its tensor-core kernels: packing of keys and values, softmax, quantization of the probabilities.
 #include <algorithm>
 
 #include "kernels/cuda/attention/tile.h"
@@ -14,7 +14,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Four codes of dimensions (or positions) first_dim + j * step with their ranks.
+// Four codes with their ranks. Code j belongs to dimension (or position) first_dim + j * step, whose mask selects the
+// ranks.
 __device__ PackedWord Pack(const ScTables& tables, uint32_t codes, int first_dim, int step) {
   uint32_t ranks = 0;
 #pragma unroll
@@ -26,7 +27,7 @@ __device__ PackedWord Pack(const ScTables& tables, uint32_t codes, int first_dim
   return {ranks, codes};
 }
 
-// One block packs kKeyBlock positions of one KV head of one sequence.
+// Packs keys, values and scales. Launched with one block per (kKeyBlock positions, KV head, sequence of the batch).
 __global__ void __launch_bounds__(kThreads) PackKvKernel(const TileArgs args) {
   const AttentionArgs& a = args.attention;
   const KvView& kv = a.kv;
@@ -35,7 +36,7 @@ __global__ void __launch_bounds__(kThreads) PackKvKernel(const TileArgs args) {
   const int head = static_cast<int>(blockIdx.y);
   const int begin = static_cast<int>(blockIdx.x) * kKeyBlock;
   if (sequence.packed_begin < 0 || begin >= sequence.length) return;
-  if (begin < FirstKept(a, sequence.start_position)) return;  // no row reads positions before it
+  if (begin < FirstKept(a, sequence.start_position)) return;  // no row of the batch sees positions before FirstKept
   const int32_t* pages = a.pass.pages + static_cast<int64_t>(sequence_index) * a.pass.max_pages;
   const int page_mask = kv.page_tokens - 1;
   const int64_t packed = static_cast<int64_t>(head) * args.kv.positions + sequence.packed_begin + begin;
@@ -58,7 +59,7 @@ __global__ void __launch_bounds__(kThreads) PackKvKernel(const TileArgs args) {
     PackedWord value{0, 0};
     if (t < sequence.length) {
       uint32_t codes = kv.v_words[kv.VWord(pages[t >> kv.page_shift], head, (t & page_mask) >> 2, i % kv.head_dim)];
-      // The bytes of later positions in the last word may hold an earlier tenant of the page.
+      // Bytes after the sequence's last position may hold values of an earlier owner of the page.
       if (sequence.length - t < 4) codes &= (1u << (8 * (sequence.length - t))) - 1;
       value = Pack(args.av, codes, t, 1);
     }
@@ -78,16 +79,20 @@ __global__ void __launch_bounds__(kThreads) PackKvKernel(const TileArgs args) {
   }
 }
 
+// Variants of the softmax kernel. kPerToken and kPerRow are the modes; kHeadMax and kHeadOutput are the two passes of
+// mode kPerHead: the largest probability of each head, then the codes at its scale.
 enum class Phase : uint8_t { kPerToken, kPerRow, kHeadMax, kHeadOutput };
 
-// ---- One warp per row and head: counts to probabilities to codes, without a barrier.
+// ---- One warp per row and head turns counts into probabilities and codes, without a block barrier.
 //
-// Lane l takes positions 4 l .. 4 l + 3 of every 128, so that all loads and stores are vectors. Of the kRowLanes lanes
-// of the sum it then owns 4 l + i and 128 + 4 l + i, and the fold by halves goes 128: within the lane, 64 to 4: between
-// lanes 16 to 1 apart, 2 and 1: within the lane.
-constexpr int kStep = 128;  // positions of one vector load of a warp
+// Lane l takes positions 4 l .. 4 l + 3 of every 128, so that all loads and stores are vectors. Of the kRowLanes (256)
+// lanes of the softmax sum, lane l then owns lanes 4 l + i and 128 + 4 l + i. Folding the sum by halves adds lanes 128
+// apart within a thread, 64 .. 4 apart between threads 16 .. 1 apart, and 2 and 1 apart within a thread again.
+constexpr int kStep = 128;  // positions of a warp's vector load
 static_assert(kRowLanes == 2 * kStep);
 
+// Folds the softmax sum in the order of kernels/math/reduce.h; every thread of the warp gets the total. low, high: the
+// thread's lanes 4 l + i and 128 + 4 l + i.
 __device__ __forceinline__ float FoldWarpLanes(const float (&low)[4], const float (&high)[4]) {
   float x[4];
 #pragma unroll
@@ -100,23 +105,24 @@ __device__ __forceinline__ float FoldWarpLanes(const float (&low)[4], const floa
   return __shfl_sync(0xffffffffu, (x[0] + x[2]) + (x[1] + x[3]), 0);
 }
 
+// The largest value of a warp, in every lane, by butterfly reduction (shfl_xor).
 __device__ __forceinline__ float WarpMax(float value) {
 #pragma unroll
   for (int s = 16; s > 0; s /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, s));
   return value;
 }
 
-// One row: what its passes over the positions need.
+// One row of scores, as each pass of its warp over the positions reads it. Pointers are at position 0 of the sequence.
 struct SoftmaxRow {
   const int16_t* counts;
   const float* k_scales;
   const float* v_scales;
-  float* kept;  // shared memory for the row's numbers, null where they do not fit and are computed again
-  int first;    // position that it sees
-  int length;   // one beyond its last
+  float* kept;  // unused: the kernel hands kept numbers over as `own`
+  int first;    // first position that the row sees
+  int length;   // the row's own position + 1
   float gain, q_scale, inv_sqrt;
 
-  // Scores of positions t .. t + 3; -inf of those that it does not see.
+  // Scores of positions t .. t + 3; -inf for positions that the row does not see.
   __device__ __forceinline__ float4 Scores(int t) const {
     const short4 c = *reinterpret_cast<const short4*>(counts + t);
     const float4 k = *reinterpret_cast<const float4*>(k_scales + t);
@@ -142,11 +148,12 @@ struct SoftmaxRow {
   }
 };
 
+// exp(s - largest) of four positions.
 __device__ __forceinline__ float4 ExpOf(const float4& s, float largest) {
   return {Exp(s.x - largest), Exp(s.y - largest), Exp(s.z - largest), Exp(s.w - largest)};
 }
 
-// The value to quantize: p, or p * s_v.
+// Weights (numbers to quantize) of positions t .. t + 3: probabilities, in kPerToken times the scales of the values.
 template <Phase kPhase>
 __device__ __forceinline__ float4 Weights(const SoftmaxRow& row, const float4& e, float sum, int t) {
   float4 p = {e.x / sum, e.y / sum, e.z / sum, e.w / sum};
@@ -157,13 +164,14 @@ __device__ __forceinline__ float4 Weights(const SoftmaxRow& row, const float4& e
   return p;
 }
 
-// Levels of the row's weights from position `begin` on, zeros from its length up to `padded`. own: what this lane kept of
-// every step, exponentials (kHeadOutput) or weights; nullptr: they are computed again.
+// Writes the levels of the row's weights from position `begin` on, and zeros from row.length up to `padded`. Each word
+// has four levels and minus the number of ones of their streams (TileScratch::p).
+// own: what this lane kept for its positions, exponentials in kHeadOutput, else weights; null: computed again.
 template <Phase kPhase>
 __device__ __forceinline__ void WriteLevels(const TileArgs& args, const SoftmaxRow& row, const float4* own,
                                             float largest, float sum, float p_scale, int begin, int padded,
                                             PackedWord* to) {
-  const uint8_t* last_column = args.av.counts8 + args.av.levels - 1;  // counts every one of a stream
+  const uint8_t* last_column = args.av.counts8 + args.av.levels - 1;  // counts at the highest level of v: the ones of p
   for (int t = begin + static_cast<int>(threadIdx.x & 31) * 4; t < padded; t += kStep) {
     PackedWord word{0, 0};
     if (t < row.length) {
@@ -189,6 +197,8 @@ __device__ __forceinline__ void WriteLevels(const TileArgs& args, const SoftmaxR
   }
 }
 
+// Counts of q k to codes and scales of the probabilities, a warp per row. Launched with a block per (kSoftmaxWarps rows of
+// a tile, head, tile). kept_floats: numbers of a row that shared memory holds for each warp.
 template <Phase kPhase>
 __global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const TileArgs args, int kept_floats) {
   extern __shared__ float4 kept[];
@@ -203,7 +213,8 @@ __global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const Ti
   const int64_t row_at = args.RowAt(row_index, tile);
   const int begin = FirstKept(a, tile.PositionOf(0));
   PackedWord* to = args.scratch.p + row_at / 4;
-  if (tile_row >= tile.num_rows) {  // the tensor cores read every row
+  // The tensor cores read all kQueryTile rows, so rows that the tile does not have become zero codes.
+  if (tile_row >= tile.num_rows) {
     if constexpr (kPhase != Phase::kHeadMax) {
       for (int i = begin / 4 + lane; i < padded / 4; i += 32) to[i] = {0, 0};
     }
@@ -222,9 +233,9 @@ __global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const Ti
   row.gain = args.qk.gain;
   row.q_scale = args.q.scales[static_cast<int64_t>(pass_row) * a.num_heads + head];
   row.inv_sqrt = a.inv_sqrt;
-  // Each lane reads back what it wrote itself.
+  // A lane reads back only what it wrote itself, so no barrier is needed.
   float4* own = row.length - begin <= kept_floats ? kept + warp * (kept_floats / 4) + lane : nullptr;
-  const int steps = (row.length - begin + kStep - 1) / kStep;  // from `begin`, a multiple of kRowLanes
+  const int steps = (row.length - begin + kStep - 1) / kStep;  // the first step is at `begin`, a multiple of kRowLanes
 
   float largest = BitsToFloat(0xff800000u);
   for (int i = 0; i < steps; ++i) {
@@ -268,7 +279,7 @@ __global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const Ti
     }
     p_max = WarpMax(p_max);
     if constexpr (kPhase == Phase::kHeadMax) {
-      // Not negative: ordered as integers.
+      // A probability is not negative, so its float bits are ordered as integers.
       if (lane == 0) atomicMax(reinterpret_cast<int*>(head_max), static_cast<int>(FloatToBits(p_max)));
       return;
     }
@@ -297,7 +308,8 @@ void LaunchSoftmax(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& a
 void LaunchPackKv(DeviceContext& ctx, const TileArgs& args, const TileBatch& batch) {
   const dim3 grid(static_cast<unsigned>((batch.max_length + kKeyBlock - 1) / kKeyBlock),
                   static_cast<unsigned>(args.attention.kv.num_kv_heads), static_cast<unsigned>(batch.num_sequences));
-  TileArgs of_batch = args;  // whose first sequence is the batch's
+  // The arguments with sequences and page tables from the batch's first sequence on.
+  TileArgs of_batch = args;
   PassView& pass = of_batch.attention.pass;
   pass.sequences += batch.first_sequence;
   pass.pages += int64_t{batch.first_sequence} * pass.max_pages;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sliding windows of kernels that skip what is before them: which positions a row sees, and which its scratch holds.
+// Sliding windows in kernels that skip the positions before a window: which positions a row sees, and which positions
+// the scratch of a tile holds.
 #pragma once
 
 #include <algorithm>
@@ -11,17 +12,19 @@
 namespace stoch::cuda {
 
 #if defined(__CUDACC__)
-// The first position that a row at `position` sees.
+// The first position that a row at `position` sees: 0 without a window.
 __device__ __forceinline__ int32_t FirstSeen(const AttentionArgs& args, int32_t position) {
   return args.window > 0 && position >= args.window ? position + 1 - args.window : 0;
 }
-// The first position in the scratch of a tile that starts at `start_position`: a multiple of kRowLanes.
+// The first position in the scratch of a tile whose first row is at `start_position`: FirstSeen rounded down to a
+// multiple of kRowLanes.
 __device__ __forceinline__ int32_t FirstKept(const AttentionArgs& args, int32_t start_position) {
   return FirstSeen(args, start_position) / kRowLanes * kRowLanes;
 }
 #endif
 
-// Positions of a tile's scratch, a multiple of kKeyBlock: all up to `padded_length`, or those that its rows see.
+// Positions per row in a tile's scratch, a multiple of kKeyBlock: padded_length (the rounded-up length of the tile's
+// context), or with a window the positions that the tile's rows see, at least kMinWideRange.
 inline int64_t TileStride(int64_t padded_length, int64_t window) {
   if (window <= 0) return padded_length;
   const int64_t seen = (kRowLanes + window + kQueryTile + kKeyBlock - 1) / kKeyBlock * kKeyBlock;

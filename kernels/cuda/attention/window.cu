@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// per_head and per_row: q and the whole window of every sequence quantized again in each pass
-// (docs/sc_arithmetic.md#6-in-the-model).
+// Modes kPerHead and kPerRow: in each pass, q and the whole window (all positions so far) of every sequence are
+// quantized again (docs/sc_arithmetic.md#6-in-the-model).
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/head_vector.cuh"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * 32;
-constexpr int kChunkTokens = 64;  // positions of one block, whatever the page size
+constexpr int kChunkTokens = 64;  // positions that a block works on, whatever the page size
 
 struct WindowArgs {
   AttentionArgs attention;
@@ -20,21 +20,26 @@ struct WindowArgs {
   bool per_head = false;
   int qk_q_max = 0;
   int av_q_max = 0;
-  // Largest magnitudes as float bits: atomicMax works on those, and max does not depend on order.
-  uint32_t* q_max = nullptr;  // [sequences][num_heads], kPerHead
-  uint32_t* k_max = nullptr;  // [sequences][num_kv_heads], kPerHead
-  uint32_t* v_max = nullptr;  // [sequences][num_kv_heads][head_dim]; all channels the same for kPerHead
+  // Largest magnitudes as float bits, which are ordered as integers, so atomicMax finds the maximum in any order.
+  // Zeroed before the kernels.
+  uint32_t* q_max = nullptr;  // kPerHead: [sequences][num_heads]
+  uint32_t* k_max = nullptr;  // kPerHead: [sequences][num_kv_heads]
+  // [sequences][num_kv_heads][head_dim]; in kPerHead all channels of a head have the largest magnitude of the head.
+  uint32_t* v_max = nullptr;
 };
 
-// The chunk of positions a block works on.
+// A block's work: positions [begin, end) of one KV head of one sequence.
 struct Chunk {
   int32_t sequence;
+  // KV head.
   int head;
   int begin;
   int end;
+  // Page table of the sequence.
   const int32_t* pages;
 };
 
+// The chunk of a block of a grid (chunks of a sequence, KV heads, sequences).
 __device__ Chunk ChunkOfBlock(const AttentionArgs& a) {
   Chunk c;
   c.sequence = static_cast<int32_t>(blockIdx.z);
@@ -45,11 +50,13 @@ __device__ Chunk ChunkOfBlock(const AttentionArgs& a) {
   return c;
 }
 
+// Offset of dimension 0 of position t in kv.k and kv.v.
 __device__ int64_t ValueOffset(const KvView& kv, const Chunk& c, int t) {
   return kv.Value(c.pages[t >> kv.page_shift], c.head, t & (kv.page_tokens - 1));
 }
 
-// Largest magnitudes of k (kPerHead) and v.
+// Largest magnitudes of v per channel (kPerHead: per head), and in kPerHead of k per head. One block per chunk; thread
+// d takes dimension d.
 __global__ void __launch_bounds__(kThreads) WindowMaxKernel(const WindowArgs args) {
   __shared__ uint32_t head_max[2];
   const AttentionArgs& a = args.attention;
@@ -83,7 +90,8 @@ __global__ void __launch_bounds__(kThreads) WindowMaxKernel(const WindowArgs arg
   if (dim < kv.head_dim) atomicMax(args.v_max + head * kv.head_dim + dim, v_max);
 }
 
-// Codes and scales of k and v.
+// Codes and scales of k and v, one block per chunk: a warp takes the key of a position, then thread d the values of
+// channel d.
 __global__ void __launch_bounds__(kThreads) WindowCodesKernel(const WindowArgs args) {
   const AttentionArgs& a = args.attention;
   const KvView& kv = a.kv;
@@ -123,7 +131,7 @@ __global__ void __launch_bounds__(kThreads) WindowCodesKernel(const WindowArgs a
   }
 }
 
-// One warp per row and query head. kMax: only the largest magnitudes of each sequence's heads.
+// Quantizes queries, one warp per (row, query head). kMax: only finds the largest magnitude of each (sequence, head).
 template <bool kMax>
 __global__ void __launch_bounds__(kThreads) WindowQueryKernel(const WindowArgs args) {
   const AttentionArgs& a = args.attention;

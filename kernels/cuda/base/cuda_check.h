@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA calls that throw: STOCH_CUDA(call), STOCH_CUBLAS(call), STOCH_CUDA_LAUNCH("KernelName") after every launch.
+// CUDA calls that throw on failure: STOCH_CUDA(call), STOCH_CUBLAS(call), and STOCH_CUDA_LAUNCH("KernelName") after
+// every kernel launch.
 #pragma once
 
 #include <cublas_v2.h>
@@ -10,7 +11,7 @@
 
 namespace stoch::cuda {
 
-// A CUDA or cuBLAS call that failed: code, call, place and device are in the message.
+// A CUDA or cuBLAS call that failed. The message names the error code, the call, file and line, and the device.
 class CudaError : public DeviceError {
  public:
   CudaError(const std::string& message, int code) : DeviceError(message), code_(code) {}
@@ -20,8 +21,9 @@ class CudaError : public DeviceError {
   int code_;
 };
 
-// Throw when `code` is not success: OutOfMemory where that is the reason, DeviceRefusal where the device goes on
-// (device_fault.h), else CudaError. The runtime's "last error" is cleared first.
+// Throws if `code` is not success: OutOfMemory if an allocation failed, DeviceRefusal if only this call failed and the
+// device stays usable (device_fault.h), else CudaError. After a CUDA call, clears the runtime's "last error" before it
+// throws.
 void ThrowIfFailed(cudaError_t code, const char* call, const char* file, int line);
 void ThrowIfFailed(cublasStatus_t code, const char* call, const char* file, int line);
 

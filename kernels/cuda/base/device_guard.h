@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only caller of cudaSetDevice: makes a device current for a scope and puts the previous one back.
+// Makes a device current for a C++ scope and restores the previous device at its end. The only caller of cudaSetDevice.
 #pragma once
 
 #include "kernels/base/device.h"
 
 namespace stoch::cuda {
 
-// Requires: device.kind is kCuda. Errors: DeviceError where the device cannot be made current.
+// Requires: device.kind is kCuda. Errors: DeviceError if the device cannot be made current.
 class DeviceGuard {
  public:
   explicit DeviceGuard(const Device& device);

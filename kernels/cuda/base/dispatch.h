@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a run-time element type to a template argument.
+// Maps a DType known at run time to a template argument.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -15,7 +15,7 @@ struct TypeTag {
   using Type = T;
 };
 
-// Calls f(TypeTag<T>) with the storage type of a float DType.
+// Calls f(TypeTag<T>) where T is the CUDA type that stores elements of `dtype`. Requires: a float dtype.
 template <typename F>
 void DispatchFloat(DType dtype, const F& f) {
   switch (dtype) {

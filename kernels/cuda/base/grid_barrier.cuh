@@ -1,39 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-// A barrier over all blocks of a kernel.
+// A grid barrier: all blocks of a running kernel wait for each other.
 #pragma once
 
 #include <cstddef>
 
 namespace stoch::cuda {
 
-// Requires: every block of the grid gets onto the GPU without another having to leave: at most one block for each
-//           SM, and no other kernel with such a barrier at the same time (another backend of this process
-//           or an MPS client on the same GPU). Kernels that overlap (launch.h) use it one after another, after
-//           WaitForPrevious. Blocks are numbered along x alone.
+// A grid barrier over a one-dimensional grid.
+// Requires: all blocks of the grid are resident at once: at most one block per SM, and no other kernel with a grid
+//           barrier runs on the GPU at the same time (of another backend of this process, or of an MPS client). If
+//           kernels overlap by PDL (launch.h), each one calls WaitForPrevious before it uses the barrier.
 struct GridBarrier {
   static constexpr size_t kBytes = sizeof(unsigned);
-  unsigned* state = nullptr;  // 0 before the first use
+  unsigned* state = nullptr;  // one word in device memory, zeroed before the first use
 
 #if defined(__CUDACC__)
-  // Returns in every thread once all blocks have called it; their earlier writes are then visible (read them with
-  // __ldcg: the first-level cache is not coherent).
+  // Called by all threads of every block; returns when all blocks have called it. Writes before the call are then
+  // visible to all blocks if they read with __ldcg (the L1 is not coherent).
   __device__ __forceinline__ void Wait() const {
     Wait([] { __syncthreads(); });
   }
-  // As above, for some of a block's threads, thread 0 among them; sync() is a barrier of those.
+  // Wait for a subset of a block's threads that includes thread 0; sync() is a barrier of that subset.
   template <typename Sync>
   __device__ __forceinline__ void Wait(const Sync& sync) const {
     Await(Arrive(sync), sync);
   }
-  // The two halves of Wait: what a block does between them, others do not wait for.
+  // The two halves of Wait: Arrive announces this block, Await waits for all blocks. Work between the two calls does
+  // not delay other blocks.
   //
-  // Every barrier adds 2^31 in all, whatever the size of the grid: the top bit flips when the last block arrives, and
-  // those that wait see it in the very word that was added to. Nothing is reset, so nobody waits for a second word.
-  // Release and acquire by one thread carry the block's writes and reads: the barriers around order them.
+  // Each use of the barrier adds 2^31 to `state` in total, whatever the grid size, so bit 31 flips when the last block
+  // arrives. A waiting block polls the word that the arrivals add to; nothing is reset, so there is no second word to
+  // wait for. Only thread 0 does the release and the acquire; sync() orders the other threads' writes and reads around
+  // them.
   template <typename Sync>
   __device__ __forceinline__ unsigned Arrive(const Sync& sync) const {
     unsigned before = 0;
-    // The top bit cannot change before this block has arrived, so it may be read first: nobody waits for it here.
+    // Bit 31 cannot flip before this block arrives, so its old value may be read ahead of sync(), off the critical
+    // path.
     if (threadIdx.x == 0) asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(before) : "l"(state) : "memory");
     sync();
     if (threadIdx.x == 0) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Owning device and pinned host memory.
+// Buffers that own device memory or pinned host memory.
 #pragma once
 
 #include <cstddef>
@@ -10,21 +10,23 @@
 
 namespace stoch::cuda {
 
-// Device memory, content undefined; 256-byte aligned.
-// Errors: OutOfMemory where the device has not enough free memory (wanted, free); CudaError otherwise.
+// Allocates `bytes` of device memory, 256-byte aligned, content undefined.
+// Errors: OutOfMemory, naming the bytes needed and free, if the device has not enough free memory; CudaError otherwise.
 Buffer AllocateDevice(const Device& device, size_t bytes);
 
-// Pinned host memory, for copies that overlap; content undefined. It has one address on the host and on every GPU
-// (unified addressing), so it may also pass as memory of a `device`.
-// Errors: OutOfMemory where the host has not enough; CudaError otherwise.
+// Allocates pinned host memory, which asynchronous copies need; content undefined. The memory has one address on the
+// host and on every GPU (unified addressing), so a buffer of it may also be labelled as memory of a `device`.
+// Errors: OutOfMemory if the host has not enough memory; CudaError otherwise.
 Buffer AllocatePinned(size_t bytes, const Device& device = {});
 
-// Copies from memory of the host to `device`; what is launched afterwards, on whatever stream, finds it there. A bare
-// cudaMemcpy from pageable memory may return while the last of it is on its way, and our streams do not wait for it.
+// Copies `bytes` from host memory `from` to device memory `to`. A kernel launched after this call, on any stream, sees
+// the copy. (cudaMemcpy alone may return before the last part of pageable memory has arrived, and our non-blocking
+// streams would not wait for that part.)
 // Errors: CudaError.
 void Upload(const Device& device, void* to, const void* from, size_t bytes);
 
-// Device memory with a copy of `values`, by Upload; empty where they are. Errors: as AllocateDevice.
+// Allocates device memory and copies `values` to it with Upload; an empty Buffer if `values` is empty. Errors: as
+// AllocateDevice and Upload.
 template <typename T>
 Buffer DeviceCopy(const Device& device, const std::vector<T>& values) {
   static_assert(std::is_trivially_copyable_v<T>);

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which GPU a device number stands for.
+// Maps device numbers, which the user gives, to CUDA ordinals of GPUs.
 #pragma once
 
 namespace stoch::cuda {
 
-// Device number i is GPU i. With STOCH_TEST_LOGICAL_GPUS=N, which is for tests of several devices on a machine with
-// fewer, numbers 0 .. N - 1 share the GPUs in turn: each has streams, memory and tables of its own. The process reads it
-// once.
+// The CUDA ordinal of device number `device_index`: the same number, except in tests of several devices on a machine
+// with fewer GPUs. There STOCH_TEST_LOGICAL_GPUS=N makes device numbers 0 .. N - 1, dealt over the GPUs round robin;
+// each number has its own stream, memory and tables. The variable is read once per process.
 int OrdinalOf(int device_index);
 
-// With STOCH_TEST_LOGICAL_GPUS: whether device numbers that share a GPU share a stream too (STOCH_TEST_SHARED_STREAM=1),
-// so that none of their kernels run side by side.
+// Whether device numbers on one GPU also share one stream, so that their kernels never run concurrently: only with both
+// STOCH_TEST_LOGICAL_GPUS and STOCH_TEST_SHARED_STREAM set.
 bool SharesStreams();
 
-// Whether kernels of two device numbers may run side by side on one GPU. A kernel whose blocks wait for each other must
-// not then: it might hold SMs that the other's blocks wait for.
+// Whether kernels of two different device numbers may run concurrently on one GPU. If so, a kernel whose blocks wait
+// for each other must not be used: it could hold SMs that the other device number's waiting blocks need.
 bool ShareGpu(int device_index, int other_index);
 
-// How many device numbers there are where `gpus` GPUs are usable.
+// Number of device numbers if `gpus` GPUs are usable: `gpus`, or N of STOCH_TEST_LOGICAL_GPUS if that is more.
 int DeviceNumbers(int gpus);
 
 }  // namespace stoch::cuda

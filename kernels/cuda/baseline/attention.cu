@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// fp16 baseline, tiles of rows: flash attention with mma.sync m16n8k16, keys and values double-buffered in shared
-// memory. Source: the online softmax of FlashAttention-2 (Dao, 2023), one warp per 16 query rows.
+// Attention of tiles of query rows for the fp16 baseline: flash attention with mma.sync m16n8k16, keys and values
+// double-buffered in shared memory, one warp per 16 query rows. Source: the online softmax of FlashAttention-2 (Dao,
+// 2023).
 #include "kernels/cuda/attention/tile_window.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/async_copy.cuh"
@@ -12,7 +13,7 @@ namespace {
 
 constexpr int kWarps = kQueryTile / 16;
 constexpr int kThreads = kWarps * 32;
-constexpr int kKeys = 64;  // of one step
+constexpr int kKeys = 64;  // keys of one step of the loop over the context
 constexpr float kLog2E = 1.4426950408889634f;
 
 __device__ __forceinline__ void LoadMatrices(uint32_t (&r)[4], uint32_t address) {
@@ -35,12 +36,15 @@ __device__ __forceinline__ uint32_t PackHalves(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-// 16-byte piece `piece` of row `row` in a swizzled tile: eight rows of a matrix fall into different banks.
+// Returns the shared address of 16-byte piece `piece` of row `row` in a swizzled tile: eight rows of a matrix are in
+// different banks.
 template <int kHeadDim>
 __device__ __forceinline__ uint32_t Piece(uint32_t base, int row, int piece) {
   return base + static_cast<uint32_t>((row * (kHeadDim / 8) + (piece ^ (row & 7))) * 16);
 }
 
+// Issues asynchronous copies of the keys and values of kKeys positions from `first` on to two tiles in shared memory.
+// Called by all threads.
 template <int kHeadDim>
 __device__ void LoadKeys(const AttentionArgs& a, const int32_t* pages, int kv_head, int first, int length,
                          uint32_t k_tile, uint32_t v_tile) {
@@ -49,7 +53,7 @@ __device__ void LoadKeys(const AttentionArgs& a, const int32_t* pages, int kv_he
   for (int i = static_cast<int>(threadIdx.x); i < kKeys * kPieces; i += kThreads) {
     const int row = i / kPieces;
     const int piece = i % kPieces;
-    const int t = min(first + row, length - 1);  // positions after it are masked
+    const int t = min(first + row, length - 1);  // positions past the end repeat the last one; their scores are masked
     const int64_t offset = a.kv.Value(pages[t >> a.kv.page_shift], kv_head, t & (a.kv.page_tokens - 1)) + piece * 8;
     CopyAsync16(Piece<kHeadDim>(k_tile, row, piece), a.kv.k_half + offset);
     CopyAsync16(Piece<kHeadDim>(v_tile, row, piece), a.kv.v_half + offset);
@@ -57,8 +61,8 @@ __device__ void LoadKeys(const AttentionArgs& a, const int32_t* pages, int kv_he
   CommitCopies();
 }
 
-// A lane's part of 16 query rows from `first_row` on, and its largest score, sum and output so far: of rows lane / 4 and
-// lane / 4 + 8.
+// State of the online softmax for a lane's part of a warp's 16 query rows: queries, unnormalized output, largest score
+// and sum so far. A lane has rows lane / 4 and lane / 4 + 8.
 template <int kHeadDim>
 struct OnlineRows {
   uint32_t q[kHeadDim / 16][4];
@@ -66,7 +70,7 @@ struct OnlineRows {
   float largest[2] = {-1e30f, -1e30f};
   float sum[2] = {};
 
-  // Scaled so that weights are powers of two.
+  // Loads the queries, scaled by inv_sqrt * log2(e), so that weights are powers of two (exp2f).
   __device__ __forceinline__ void Load(const AttentionArgs& a, const QueryTile& tile, int head, int tile_row,
                                        int lane) {
 #pragma unroll
@@ -95,7 +99,7 @@ struct OnlineRows {
     }
   }
 
-  // Scores become weights; what was summed so far is scaled to the new largest.
+  // Replaces scores by weights. The output and the sum so far are scaled to the new largest score.
   __device__ __forceinline__ void Softmax(float (&scores)[kKeys / 8][4]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -158,9 +162,10 @@ struct OnlineRows {
   }
 };
 
+// Grid: blockIdx.x is a query head, blockIdx.y a tile of kQueryTile query rows, a warp per 16 of them.
 template <int kHeadDim>
 __global__ void __launch_bounds__(kThreads) HalfTileKernel(const AttentionArgs a, const QueryTile* tiles) {
-  extern __shared__ __half shared[];  // [2][k, v][kKeys][kHeadDim]
+  extern __shared__ __half shared[];  // two buffers: [2][keys, values][kKeys][kHeadDim]
   constexpr int kTileBytes = kKeys * kHeadDim * 2;
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x >> 5);

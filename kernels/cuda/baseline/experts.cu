@@ -13,23 +13,24 @@ namespace {
 constexpr int kWarps = 16;
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kBlocksPerSm = 2;
-constexpr int kVector = 8;                  // halves of a 16-byte load
-constexpr int kStepCols = kWarp * kVector;  // columns of a warp's load
-constexpr int kRing = 8;                    // loads in flight of a lane
+constexpr int kVector = 8;                  // halves in a 16-byte load
+constexpr int kStepCols = kWarp * kVector;  // columns that a load of one warp covers
+constexpr int kRing = 8;                    // loads of a lane in flight, in a ring of registers
 constexpr int kRingCols = kRing * kStepCols;
-constexpr int64_t kMaxGridY = 32768;  // gridDim.y is limited to 65535
+constexpr int64_t kMaxGridY = 32768;  // slots per launch; gridDim.y is limited to 65535
 
 struct SlotArgs {
   HalfExpertCall call;
-  int64_t first_slot = 0;  // of this launch
+  int64_t first_slot = 0;  // slot of blockIdx.y = 0 in this launch
   int cols = 0;
-  int padded_cols = 0;  // whole rings, zeros behind cols
+  int padded_cols = 0;  // cols rounded up to a multiple of kRingCols; columns past cols are 0
   int rows = 0;
-  bool is_aligned = true;  // rows of weights begin at multiples of 16 bytes
+  bool is_aligned = true;  // rows of the weights begin at multiples of 16 bytes
   SiteReporter reporter;
 };
 
-// f(x) of a row as halves; a barrier makes them visible.
+// Stages the activations f(x) of a row in shared memory `to` as halves (f is the prologue), and reports values that are
+// not finite. fold: [kWarps] scratch. Called by all threads; the caller puts a barrier after it.
 template <Prologue P>
 __device__ __forceinline__ void StageRow(const SlotArgs& args, int64_t row, __half* to, float* fold) {
   const RowSource& source = args.call.source;
@@ -58,10 +59,11 @@ __device__ __forceinline__ void StageRow(const SlotArgs& args, int64_t row, __ha
   if (!finite) args.reporter.Report();
 }
 
-// Blocks blockIdx.y have a slot's rows of all matrices, a warp one after another.
+// Multiplies one slot's activations with the matrices of its expert. Grid: blockIdx.y is a slot; its blocks share the
+// rows of all matrices, a warp per row in turn.
 template <Prologue P>
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm) HalfExpertKernel(const __grid_constant__ SlotArgs args) {
-  extern __shared__ __align__(16) __half xs[];  // [padded_cols]
+  extern __shared__ __align__(16) __half xs[];  // [padded_cols] activations
   __shared__ float fold[kWarps];
   __shared__ const uint16_t* weights[kMaxScTasks];
   const HalfExpertCall& call = args.call;
@@ -145,7 +147,7 @@ void LaunchHalfExperts(DeviceContext& ctx, const HalfExpertCall& call, const Sit
   for (int64_t first = 0; first < call.slots; first += kMaxGridY) {
     args.first_slot = first;
     const int64_t slots = std::min(kMaxGridY, call.slots - first);
-    // As many blocks as are resident together, and no more than have rows.
+    // As many blocks as fit the GPU at once, but no more than have rows.
     const int64_t most = (call.count * call.rows + kWarps - 1) / kWarps;
     const int64_t blocks = std::clamp<int64_t>(kBlocksPerSm * ctx.traits.sm_count / slots, 1, most);
     LaunchOverlapped(ctx, kernel, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(slots)), dim3(kThreads),

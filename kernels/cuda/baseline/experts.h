@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Experts of the fp16 baseline: half weights and activations, fp32 sums. Outside the bit-identity promise.
+// Experts (mixture of experts) of the fp16 baseline: weights and activations in fp16, sums in fp32. Its bits may differ
+// between GPUs and libraries.
 #pragma once
 
 #include "kernels/cuda/prologue/activations.h"
@@ -8,25 +9,27 @@
 
 namespace stoch::cuda {
 
+// One matrix of every expert, and where its products go.
 struct HalfExpertTask {
-  const HalfWeightView* views = nullptr;  // device memory, by expert
-  float* out = nullptr;                   // [slots]
+  const HalfWeightView* views = nullptr;  // [experts], in device memory
+  float* out = nullptr;                   // [slots][rows of the matrix], rows out_stride floats apart
   int64_t out_stride = 0;
 };
 
-// An ExpertLinearCall of matrices of one shape.
+// An ExpertLinearCall whose matrices have one shape. A slot is a row of activations with one expert chosen for it.
 struct HalfExpertCall {
   HalfExpertTask tasks[kMaxScTasks];
   int count = 0;
   RowSource source;
   const int32_t* chosen = nullptr;
   int64_t slots = 0;
-  int row_slots = 1;  // slots that share a row of x
-  int64_t rows = 0;   // of a matrix
+  int row_slots = 1;  // slots that share a row of activations
+  int64_t rows = 0;   // rows of a matrix (out_features)
   int64_t cols = 0;
 };
 
-// out[s] = half(f(x of slot s)) @ w[chosen[s]]^T: every slot reads its expert's matrix, once.
+// Computes out[s] = half(f(x of slot s)) @ w[chosen[s]]^T for every slot s, where f is the prologue of call.source.
+// Every slot reads its expert's matrices once.
 void LaunchHalfExperts(DeviceContext& ctx, const HalfExpertCall& call, const SiteReporter& reporter);
 
 }  // namespace stoch::cuda

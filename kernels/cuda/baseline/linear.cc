@@ -7,7 +7,7 @@ namespace stoch::cuda {
 namespace {
 
 void LaunchGemm(DeviceContext& ctx, const uint16_t* x, int64_t rows, const HalfWeightView& w, const LinearOutput& out) {
-  // cuBLAS is column-major: out^T [w.rows, rows] = w [w.rows, cols] x^T [cols, rows].
+  // cuBLAS is column-major, so it computes out^T [w.rows, rows] = w [w.rows, cols] x^T [cols, rows].
   const float one = 1.0f;
   const float beta = out.add ? 1.0f : 0.0f;
   STOCH_CUBLAS(cublasGemmEx(ctx.cublas(), CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(w.rows), static_cast<int>(rows),

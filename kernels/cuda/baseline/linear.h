@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fp16 baseline: half weights and activations, fp32 sums. Outside the bit-identity promise.
+// Linears of the fp16 baseline: weights and activations in fp16, sums in fp32. Their bits may differ between GPUs and
+// libraries.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ struct HalfTask {
   LinearOutput out;
 };
 
-// y = half(f(x)) @ w^T by cuBLAS for weights that share f(x). Shapes: x [rows, cols].
+// Computes y = half(f(x)) @ w^T by cuBLAS for all `tasks`, whose weights share the activations f(x); f is the prologue
+// of `source`. Shapes: x [rows, cols].
 void LaunchHalfLinear(DeviceContext& ctx, const RowSource& source, int64_t rows, int64_t cols,
                       const SiteReporter& reporter, std::span<const HalfTask> tasks);
 

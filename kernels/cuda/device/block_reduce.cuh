@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reductions of a block of kRowLanes threads in the contract's order (kernels/math/reduce.h).
+// Reductions over a block of kRowLanes threads, in the order of summation that kernels/math/reduce.h fixes.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,12 @@ namespace stoch::cuda {
 
 inline constexpr int kBlockWarps = kRowLanes / 32;
 
-// The largest `value` of the block, in every thread. `shared` has kBlockWarps floats. Contains two barriers.
+// The largest `value` of the block, returned to every thread. shared: kBlockWarps floats of scratch. Contains two
+// barriers.
 __device__ inline float BlockMax(float value, float* shared) {
 #pragma unroll
   for (int s = 16; s > 0; s /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, s));
-  __syncthreads();  // the last reader of `shared` is done
+  __syncthreads();  // an earlier call may still read `shared`
   if ((threadIdx.x & 31) == 0) shared[threadIdx.x >> 5] = value;
   __syncthreads();
   value = shared[0];
@@ -24,10 +25,11 @@ __device__ inline float BlockMax(float value, float* shared) {
   return value;
 }
 
-// The total (reduce.h) of kRowLanes lanes, in every thread: lane 32 w + l is shared[w * kStride + l].
+// The sum of kRowLanes values in shared memory, folded by halves (reduce.h) and returned to every thread of the calling
+// warps. Value 32 w + l is shared[w * kStride + l]. Contains no barrier.
 template <int kStride>
 __device__ __forceinline__ float FoldShared(const float* shared) {
-  // Every warp folds the same 256 numbers: cheaper than one warp folding and a broadcast.
+  // Every warp folds all 256 sums: that costs less than a fold by one warp and a broadcast.
   const int lane = static_cast<int>(threadIdx.x & 31);
   float value[kBlockWarps];
 #pragma unroll
@@ -43,8 +45,8 @@ __device__ __forceinline__ float FoldShared(const float* shared) {
   return __shfl_sync(0xffffffffu, total, 0);
 }
 
-// Thread j holds lane j of a kRowLanes sum; returns the folded total (reduce.h) in every thread. `shared` has kRowLanes
-// floats.
+// The sum of kRowLanes values, folded by halves (value j += value j + s for s = kRowLanes / 2, ..., 1, as in reduce.h)
+// and returned to every thread; thread j passes value j. shared: kRowLanes floats of scratch. Contains two barriers.
 __device__ inline float BlockFoldLanes(float lane_sum, float* shared) {
   __syncthreads();
   shared[threadIdx.x] = lane_sum;
@@ -52,10 +54,10 @@ __device__ inline float BlockFoldLanes(float lane_sum, float* shared) {
   return FoldShared<32>(shared);
 }
 
-// The largest `value` of the block, in every thread, with one barrier. `shared` has kBlockWarps words, aligned to 16
-// bytes, that nobody else uses.
+// The largest `value` of the block, returned to every thread, with a single barrier. shared: kBlockWarps words, 16-byte
+// aligned, that nothing else in the kernel uses.
 __device__ __forceinline__ float BlockMaxOnce(float value, int32_t* shared) {
-  // Floats as integers of the same order, and back.
+  // Maps the bits of a float to an integer that compares in the float's order; applied twice, it gives the bits back.
   const auto ordered = [](int32_t bits) { return bits ^ (bits >> 31 & 0x7fffffff); };
   const int32_t largest = __reduce_max_sync(0xffffffffu, ordered(static_cast<int32_t>(FloatToBits(value))));
   if ((threadIdx.x & 31) == 0) shared[threadIdx.x >> 5] = largest;

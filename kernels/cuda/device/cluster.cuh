@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Access to the other blocks of a thread block cluster.
+// Access to the other blocks of a thread block cluster (distributed shared memory, cluster barrier).
 #pragma once
 
 #include <cooperative_groups.h>
 
 namespace stoch::cuda {
 
-// The blocks of a cluster; a cluster of one where the architecture has none.
+// The cluster that this block belongs to. Code compiled for less than sm_90 behaves as a cluster of one block.
 struct Cluster {
   __device__ static int Rank() {
 #if __CUDA_ARCH__ >= 900
@@ -22,7 +22,7 @@ struct Cluster {
     return 1;
 #endif
   }
-  // A shared variable as it is in block `rank` (distributed shared memory).
+  // The address, in the shared memory of block `rank`, of the variable `shared` (distributed shared memory).
   template <typename T>
   __device__ static T* At(T* shared, int rank) {
 #if __CUDA_ARCH__ >= 900
@@ -31,7 +31,7 @@ struct Cluster {
     return shared;
 #endif
   }
-  // The two halves of Sync.
+  // The two halves of Sync: arrive at the cluster barrier, then wait for all threads of the cluster.
   __device__ static void Arrive() {
 #if __CUDA_ARCH__ >= 900
     cooperative_groups::this_cluster().barrier_arrive();
@@ -42,7 +42,8 @@ struct Cluster {
     cooperative_groups::this_cluster().barrier_wait();
 #endif
   }
-  // Barrier of all threads of the cluster; orders shared and global memory among them.
+  // Barrier of all threads of the cluster; afterwards each thread sees the others' earlier writes to shared and global
+  // memory.
   __device__ static void Sync() {
 #if __CUDA_ARCH__ >= 900
     cooperative_groups::this_cluster().sync();

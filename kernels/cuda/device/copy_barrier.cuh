@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Barriers in shared memory that copies without registers (async_copy.cuh) arrive at, from compute capability 8.0 on: warps
-// that wait for data, or for a place to be free, need not be at the same point as others.
+// mbarriers in shared memory at which asynchronous copies (async_copy.cuh) arrive, compute capability 8.0 and newer.
+// Warps that wait for data, or for a free pipeline stage, need not be at the same program point as the warps that
+// arrive.
 //
-// A barrier has phases; a phase is done once all arrivals are there, and `parity` is that of the phase waited for, 0 first.
+// A barrier runs through phases 0, 1, 2, ...; a phase completes when the number of arrivals given to InitCopyBarrier
+// has been reached. `parity` is the parity (0 or 1) of the phase to wait for.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,11 +13,11 @@
 
 namespace stoch::cuda {
 
-// By one thread, before a barrier of the block.
+// Initializes a barrier for `arrivals` arrivals a phase. Called by one thread; a block barrier must follow before use.
 __device__ __forceinline__ void InitCopyBarrier(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;\n" ::"r"(barrier), "r"(arrivals) : "memory");
 }
-// This thread arrives once its copies so far are done.
+// Makes this thread's arrival happen when all copies that it issued so far are complete. Does not block.
 __device__ __forceinline__ void ArriveWithCopies(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];\n" ::"r"(barrier) : "memory");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading and writing the float types of files as float.
+// Conversions between float and the element types of checkpoints, and loads with cache policies.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -9,12 +9,12 @@
 
 namespace stoch::cuda {
 
-// Storage types: float, __half, __nv_bfloat16. Conversions to float are exact.
+// An element of a storage type (float, __half, __nv_bfloat16) as float; exact.
 __device__ __forceinline__ float ToFloat(float x) { return x; }
 __device__ __forceinline__ float ToFloat(__half x) { return __half2float(x); }
 __device__ __forceinline__ float ToFloat(__nv_bfloat16 x) { return __bfloat162float(x); }
 
-// Two packed 16-bit elements as floats.
+// Two 16-bit elements packed in `bits` as two floats, low half first. The second parameter selects the element type.
 __device__ __forceinline__ float2 ToFloat2(uint32_t bits, __half) {
   return __half22float2(*reinterpret_cast<const __half2*>(&bits));
 }
@@ -22,7 +22,8 @@ __device__ __forceinline__ float2 ToFloat2(uint32_t bits, __nv_bfloat16) {
   return make_float2(__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u));
 }
 
-// 16 bytes of packed elements as floats.
+// The 16 bytes of packed elements (4 floats or 8 16-bit elements) as floats w[0], w[1], ...; the third parameter
+// selects the element type.
 __device__ __forceinline__ void Expand(uint4 bits, float (&w)[4], float) {
   w[0] = __uint_as_float(bits.x);
   w[1] = __uint_as_float(bits.y);
@@ -40,22 +41,22 @@ __device__ __forceinline__ void Expand(uint4 bits, float (&w)[8], T type) {
   }
 }
 
-// The cache policy of data that is read once a step: the first to leave the L2. Gigabytes of weights
-// would otherwise push out the count tables, which every linear and attention waits for.
+// The L2 cache policy for data that is read once per step: evict first. Otherwise gigabytes of weights would evict the
+// count tables, which every linear and attention needs at once.
 __device__ __forceinline__ uint64_t ReadOncePolicy() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 
-// That of a table that every kernel wants again: the last to leave.
+// The L2 cache policy for a table that every kernel reads again: evict last.
 __device__ __forceinline__ uint64_t KeepPolicy() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 
-// 16 bytes of such a table.
+// Loads 16 bytes of a read-only table and keeps them in the L2 (KeepPolicy). Requires: 16-byte aligned.
 __device__ __forceinline__ uint4 LoadTable(const void* from) {
   uint4 v;
   asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
@@ -64,7 +65,7 @@ __device__ __forceinline__ uint4 LoadTable(const void* from) {
   return v;
 }
 
-// 8 bytes of one.
+// Loads 8 bytes of a read-only table and keeps them in the L2 (KeepPolicy). Requires: 8-byte aligned.
 __device__ __forceinline__ uint2 LoadTablePair(const void* from) {
   uint2 v;
   asm volatile("ld.global.nc.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
@@ -73,7 +74,7 @@ __device__ __forceinline__ uint2 LoadTablePair(const void* from) {
   return v;
 }
 
-// 16 bytes that are read once.
+// Loads 16 bytes of read-only data that is read once per step, such as weights. Requires: 16-byte aligned.
 __device__ __forceinline__ uint4 LoadStreaming(const void* from) {
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
@@ -82,7 +83,8 @@ __device__ __forceinline__ uint4 LoadStreaming(const void* from) {
   return v;
 }
 
-// The byte at a shared address + kOffset. Volatile: it stays between the barriers around it.
+// Loads the byte at shared address `address` + kOffset, zero-extended. The asm is volatile so that the compiler does
+// not move the load across a barrier.
 template <int kOffset>
 __device__ __forceinline__ uint32_t LoadSharedByte(uint32_t address) {
   uint32_t v;

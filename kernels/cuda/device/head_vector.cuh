@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One head's vector of one row in the registers of a warp.
+// One attention head's vector of one row, held in the registers of a warp.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,10 @@
 
 namespace stoch::cuda {
 
-inline constexpr int kMaxPairs = 4;  // RoPE pairs of one lane where head_dim may be 256
+inline constexpr int kMaxPairs = 4;  // RoPE pairs of one lane, for head_dim up to 256
 
-// Lane l holds dims i and i + head_dim / 2 for i = l, l + 32, ...
+// Lane l holds dimensions i (low) and i + head_dim / 2 (high) of the head for i = l, l + 32, ...: RoPE rotates these
+// pairs. Every function below is called by a whole warp; its `half` is head_dim / 2.
 template <int kPairs = kMaxPairs>
 struct HeadVector {
   float low[kPairs];
@@ -29,7 +30,7 @@ __device__ inline void LoadHead(HeadVector<kPairs>& x, const float* from, int ha
   }
 }
 
-// As LoadHead, of words that the kernel before posts (exchange.cuh): waits until they are there.
+// Loads the head from words that the kernel before posts (exchange.cuh): polls until all words have arrived.
 template <int kPairs>
 __device__ inline void ReceiveHead(HeadVector<kPairs>& x, const uint32_t* from, int half, int lane) {
   uint32_t words[2 * kPairs];
@@ -54,10 +55,11 @@ __device__ inline void ReceiveHead(HeadVector<kPairs>& x, const uint32_t* from, 
   __syncwarp();
 }
 
-// RMSNorm of the head, as NormHeadsCall defines it, by its weights. Requires: half is a multiple of 32.
+// RMSNorm of the head with weights w, as NormHeadsCall defines it. Requires: half is a multiple of 32.
 template <int kPairs>
 __device__ inline void NormHead(HeadVector<kPairs>& x, const HeadVector<kPairs>& w, float eps, int half) {
-  // Dimension i is lane i of the sum: of those this thread has low[j], as lane + 32 j, and high[j], half further on.
+  // Sum lane i (reduce.h) has dimension i. This thread has dimensions lane + 32 j (low[j]) and half + lane + 32 j
+  // (high[j]).
   constexpr int kEach = kRowLanes / 32;
   static_assert(2 * kPairs <= kEach);
   float lanes[kEach] = {};
@@ -71,7 +73,7 @@ __device__ inline void NormHead(HeadVector<kPairs>& x, const HeadVector<kPairs>&
     }
   }
   float sum = FoldLanes<kEach>(lanes);
-  // To both sides, as a + b is b + a: every thread ends with the total.
+  // Both sides of the exchange add the same two numbers and a + b equals b + a, so every thread ends with the total.
 #pragma unroll
   for (int s = 16; s > 0; s /= 2) sum = sum + __shfl_xor_sync(0xffffffffu, sum, s);
   const float r = 1.0f / Sqrt(sum / static_cast<float>(2 * half) + eps);
@@ -82,7 +84,7 @@ __device__ inline void NormHead(HeadVector<kPairs>& x, const HeadVector<kPairs>&
   }
 }
 
-// RoPE by cosines (low) and sines (high).
+// RoPE: rotates each pair by an angle; turn.low holds the cosines, turn.high the sines.
 template <int kPairs>
 __device__ inline void Rotate(HeadVector<kPairs>& x, const HeadVector<kPairs>& turn, int half, int lane) {
 #pragma unroll
@@ -95,7 +97,7 @@ __device__ inline void Rotate(HeadVector<kPairs>& x, const HeadVector<kPairs>& t
   }
 }
 
-// As above, from memory.
+// RMSNorm of the head with weights [head_dim] in memory.
 template <int kPairs>
 __device__ inline void NormHead(HeadVector<kPairs>& x, const float* weight, float eps, int half, int lane) {
   HeadVector<kPairs> w;
@@ -103,7 +105,7 @@ __device__ inline void NormHead(HeadVector<kPairs>& x, const float* weight, floa
   NormHead(x, w, eps, half);
 }
 
-// RoPE; cos_sin holds cos of pairs 0..half-1, then sin.
+// RoPE with angles in memory. cos_sin: [2][half], the cosines of the pairs, then the sines.
 template <int kPairs>
 __device__ inline void Rotate(HeadVector<kPairs>& x, const float* cos_sin, int half, int lane) {
   HeadVector<kPairs> turn;
@@ -111,10 +113,11 @@ __device__ inline void Rotate(HeadVector<kPairs>& x, const float* cos_sin, int h
   Rotate(x, turn, half, lane);
 }
 
-// In every lane; infinity is larger than any number, NaN larger still.
+// The largest magnitude of the head, returned to every lane. Infinity is larger than any number, NaN larger than
+// infinity.
 template <int kPairs>
 __device__ inline float WarpMaxAbs(const HeadVector<kPairs>& x) {
-  uint32_t largest = 0;  // magnitudes of floats are ordered as their bits
+  uint32_t largest = 0;  // bits of a magnitude; they compare like the floats
 #pragma unroll
   for (int j = 0; j < kPairs; ++j) {
     largest = max(largest, FloatToBits(x.low[j]) & 0x7fffffffu);
@@ -123,7 +126,7 @@ __device__ inline float WarpMaxAbs(const HeadVector<kPairs>& x) {
   return BitsToFloat(__reduce_max_sync(0xffffffffu, largest));
 }
 
-// Calls fn(dim, value) for this lane's dimensions.
+// Calls fn(dim, value) for each dimension that this lane holds.
 template <int kPairs, typename Fn>
 __device__ void ForEachDim(const HeadVector<kPairs>& x, int half, int lane, const Fn& fn) {
 #pragma unroll

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A block a vector.
+// Computes the metric (largest magnitude, norm or crest factor) of each vector of a call. One block per vector.
 __global__ void __launch_bounds__(kRowLanes)
     MetricKernel(const LengthView view, const MetricVectors vectors, float* metrics) {
   __shared__ float shared[kRowLanes];
@@ -25,13 +25,13 @@ struct DispatchArgs {
   int64_t metrics_per_row = 1;
   int64_t slots_per_row = 1;
   DispatchRange range;
-  float* extremes = nullptr;  // [2]: least and largest metric of the call
+  float* extremes = nullptr;  // [2]: least and largest metric of the call; written by ExtremesKernel
   uint8_t* slots = nullptr;
 
   __device__ int64_t Row(int64_t i) const { return range.first + i * range.step; }
 };
 
-// One block: a call has at most a few million metrics.
+// The least and the largest metric of a call. A single block, because a call has at most a few million metrics.
 __global__ void __launch_bounds__(kThreads) ExtremesKernel(const DispatchArgs args) {
   __shared__ float lows[kThreads];
   __shared__ float highs[kThreads];
@@ -61,7 +61,9 @@ __global__ void __launch_bounds__(kThreads) ExtremesKernel(const DispatchArgs ar
   args.extremes[1] = highs[0];
 }
 
-// Rows in order of (metric descending, index): the first rint(f_0 * rows) have level 0, and so on, the rest the last.
+// The level of row i under a rule of fractions. Rows are ranked by descending metric, ties by index; the first
+// rint(f_0 * rows) rows get level 0, the next rint(f_1 * rows) level 1, and so on; remaining rows get the last level.
+// Called by one thread per slot.
 __device__ int FractionLevel(const DispatchArgs& args, int64_t i) {
   const float own = args.metrics[args.Row(i)];
   int64_t before = 0;
@@ -78,6 +80,7 @@ __device__ int FractionLevel(const DispatchArgs& args, int64_t i) {
   return args.view.num_thresholds;
 }
 
+// The slot of each (row, slot column) of a call. One thread per slot.
 __global__ void __launch_bounds__(kThreads) DispatchKernel(const DispatchArgs args) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (index >= args.range.rows * args.slots_per_row) return;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a metric to the slot of a row's stream length, and the metric of a row by a block (kernels/sc/sc_lengths.h).
+// Device side of the rule that picks stream lengths (kernels/sc/sc_lengths.h): a row's metric, the metric's level, and
+// the level's slot. A level counts the rule's thresholds; a slot is the index of a stream length in LengthView::tables.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,8 @@
 
 namespace stoch::cuda {
 
+// The level of a normalized metric u. Chunk rule: number of thresholds below u. Row rule: index of the first threshold
+// that u reaches, num_thresholds if none; num_thresholds + 1 if the rule has an escape and u exceeds its threshold.
 __device__ inline int LengthLevel(const LengthView& view, float u) {
   if (view.scope == ScLengthScope::kChunk) {
     int level = 0;
@@ -22,13 +25,15 @@ __device__ inline int LengthLevel(const LengthView& view, float u) {
   return level;
 }
 
-// The level of a metric between constants of the table.
+// The level of a metric under ScNormalise::kFixed: the metric is scaled to 0..1 between the constants lo and hi of the
+// rule.
 __device__ inline int FixedLevel(const LengthView& view, float metric) {
   const float u = (metric - view.lo) / (view.hi - view.lo);
   return LengthLevel(view, u > 0.0f ? (u < 1.0f ? u : 1.0f) : 0.0f);
 }
 
-// As above, between the extremes of a call.
+// The level of a metric under ScNormalise::kCall: the metric is scaled to 0..1 between lo and hi, the least and the
+// largest metric of the call.
 __device__ inline int CallLevel(const LengthView& view, float metric, float lo, float hi) {
   constexpr float kNoSpread = 1e-8f;
   const float range = hi - lo;
@@ -38,12 +43,14 @@ __device__ inline int CallLevel(const LengthView& view, float metric, float lo, 
   return range < kNoSpread ? 0 : LengthLevel(view, (metric - lo) / range);
 }
 
+// The slot of a level in a chunk; a rule may have other lengths for other bands of chunks.
 __device__ inline uint8_t SlotOfLevel(const LengthView& view, int level, int64_t chunk) {
   const int band = view.bands == nullptr ? 0 : view.bands[chunk];
   return view.slot_of[band * (view.num_thresholds + 2) + level];
 }
 
-// Copy in shared memory of the arrays that a rule reads: its reads are one after the other, and each would be a wait.
+// Copy in shared memory of the arrays that a rule reads. The reads of a rule depend on each other, so each one would
+// wait for global memory.
 struct StagedRule {
   float thresholds[kMaxByteTables];
   uint8_t slots[kMaxRuleSlots];
@@ -52,14 +59,15 @@ __device__ inline bool IsStageable(const LengthView& view) {
   return view.has_rule && view.thresholds != nullptr && view.num_thresholds <= kMaxByteTables &&
          view.num_slot_of <= kMaxRuleSlots;
 }
-// Brings the rule of a view, where it fits, by the threads [0, threads), of which this is one. It does not depend on
-// earlier kernels. A barrier makes it visible.
+// Copies the arrays of the view's rule to shared memory if they fit (IsStageable). Called by `threads` threads, of
+// which this is number `thread`; a barrier of these threads must follow. Reads nothing that earlier kernels write, so
+// WaitForPrevious is not needed.
 __device__ inline void StageRule(const LengthView& view, StagedRule& to, int thread, int threads) {
   if (!IsStageable(view)) return;
   for (int i = thread; i < view.num_thresholds; i += threads) to.thresholds[i] = view.thresholds[i];
   for (int i = thread; i < view.num_slot_of; i += threads) to.slots[i] = view.slot_of[i];
 }
-// The view that reads there what StageRule brought.
+// A copy of `view` whose rule reads the shared memory that StageRule filled.
 __device__ inline LengthView Staged(const LengthView& view, const StagedRule& from) {
   LengthView staged = view;
   if (IsStageable(view)) {
@@ -69,8 +77,8 @@ __device__ inline LengthView Staged(const LengthView& view, const StagedRule& fr
   return staged;
 }
 
-// The signed metric of a row from its largest magnitude and the root of the sum of its squares; what a metric does not
-// need may be anything.
+// The signed metric of a row. amax: largest magnitude of the row; l2: root of the sum of squares. An argument that
+// view.metric does not use may have any value.
 __device__ inline float SignedMetric(const LengthView& view, float amax, float l2) {
   switch (view.metric) {
     case ScMetric::kAmax: return view.sign * amax;
@@ -80,8 +88,8 @@ __device__ inline float SignedMetric(const LengthView& view, float amax, float l
   return view.sign * (amax / (l2 + 1e-12f));
 }
 
-// The signed metric of n numbers x(0), x(1), ..., in every thread.
-// Requires: a block of kRowLanes threads; `shared` has kRowLanes floats.
+// The signed metric of n numbers x(0), x(1), ..., returned to every thread. Called by a block of kRowLanes threads.
+// shared: kRowLanes floats of scratch.
 template <typename Value>
 __device__ float BlockMetric(ScMetric metric, float sign, int64_t n, float* shared, const Value& x) {
   float largest = 0.0f;
@@ -94,7 +102,7 @@ __device__ float BlockMetric(ScMetric metric, float sign, int64_t n, float* shar
   }
   const float amax = metric == ScMetric::kL2 ? 0.0f : BlockMax(largest, shared);
   const float l2 = metric == ScMetric::kAmax ? 0.0f : Sqrt(BlockFoldLanes(lane, shared));
-  __syncthreads();  // `shared` is free again
+  __syncthreads();  // afterwards the caller may reuse `shared`
   LengthView view;
   view.metric = metric;
   view.sign = sign;

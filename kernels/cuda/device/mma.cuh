@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Binary and int8 mma.sync (sm_80 and newer), and the sign bits of packed codes that their operands are made of.
+// Binary and int8 mma.sync (sm_80 and newer), and byte operations that make their operands.
 //
-// A of both is 16 rows: a[0] and a[2] of row lane / 4, a[1] and a[3] of row 8 + lane / 4, the first and the second half
-// of the inner dimension. d: rows lane / 4 (d[0], d[1]) and 8 + lane / 4, columns 2 * (lane % 4) and the next.
+// Fragments, for lane l of a warp. A has 16 rows: a[0] and a[2] belong to row l / 4, a[1] and a[3] to row 8 + l / 4;
+// a[0], a[1] are in the first half of the inner dimension, a[2], a[3] in the second. The accumulators d[0], d[1] are
+// row l / 4, d[2], d[3] row 8 + l / 4, at columns 2 * (l % 4) and 2 * (l % 4) + 1.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,7 +12,7 @@
 
 namespace stoch::cuda {
 
-// d += A B over 32 signed bytes.
+// d += A B with signed bytes, inner dimension 32.
 __device__ __forceinline__ void MmaBytes(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};\n"
@@ -19,7 +20,7 @@ __device__ __forceinline__ void MmaBytes(int32_t (&d)[4], const uint32_t (&a)[4]
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// As above, with A unsigned.
+// d += A B with A of unsigned bytes and B of signed bytes, inner dimension 32.
 __device__ __forceinline__ void MmaUnsignedBytes(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};\n"
@@ -27,7 +28,7 @@ __device__ __forceinline__ void MmaUnsignedBytes(int32_t (&d)[4], const uint32_t
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// d += popcount(A & B) over 256 bits.
+// d += popcount(A & B), inner dimension 256 bits.
 __device__ __forceinline__ void MmaBits(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm("mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};\n"
@@ -35,16 +36,17 @@ __device__ __forceinline__ void MmaBits(int32_t (&d)[4], const uint32_t (&a)[4],
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Four matrices of 8 rows of 16 bytes, a register each: lane l has bytes 4 * (l % 4) on of row l / 4, and gives the address
-// of row l % 8 of matrix l / 8. An operand B of mma.sync, whose columns are such rows.
+// Loads four 8 x 16-byte matrices from shared memory with ldmatrix, one register of each per lane: lane l gets bytes
+// 4 * (l % 4) .. 4 * (l % 4) + 3 of row l / 4. Lane l passes the address of row l % 8 of matrix l / 8. The registers
+// are B operands of mma.sync, whose columns are the rows in memory.
 __device__ __forceinline__ void LoadMatrices(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address));
 }
 
-// Byte permutation with sign replication: a selector digit 8 + i is bit 7 of byte i, eight times. (__byte_perm drops
-// that bit of the selector.)
+// Permutes bytes with prmt. A selector digit 8 + i gives bit 7 of byte i in all eight bits; __byte_perm ignores that
+// selector bit.
 template <uint32_t kSelector>
 __device__ __forceinline__ uint32_t PermuteSigns(uint32_t codes) {
   uint32_t r;
@@ -52,7 +54,7 @@ __device__ __forceinline__ uint32_t PermuteSigns(uint32_t codes) {
   return r;
 }
 
-// Bit 7 of each of four bytes, spread over the byte.
+// Each byte of the result is 0xff if bit 7 of that byte of `codes` is set, else 0.
 __device__ __forceinline__ uint32_t ByteSigns(uint32_t codes) { return PermuteSigns<0xba98>(codes); }
 
 }  // namespace stoch::cuda

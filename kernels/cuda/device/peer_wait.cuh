@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waiting for another GPU, which may never come: not for ever.
+// Bounded waits for words that another GPU posts: a GPU that failed must not hang the others.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 namespace stoch::cuda {
 
 inline constexpr uint64_t kPeerTimeoutNs = 20'000'000'000;
-inline constexpr int kLooksBetweenChecks = 4096;  // `failed` is in host memory: to read it takes as long as an exchange
+// `failed` is in host memory, and a read of it takes as long as an exchange.
+inline constexpr int kLooksBetweenChecks = 4096;
 
 __device__ __forceinline__ uint64_t Nanoseconds() {
   uint64_t now;
@@ -18,8 +19,9 @@ __device__ __forceinline__ uint64_t Nanoseconds() {
   return now;
 }
 
-// A device that never comes must not hang the others: they note it and go on. `start`: when they began to wait, 0 at
-// first. Returns that; 0: not any more.
+// One check of a bounded wait. start: time of the first check in ns, 0 before it. Returns the start time while waiting
+// may go on. Returns 0 after kPeerTimeoutNs, or if another waiter has failed; `mark` is then stored to `failed` and the
+// caller continues without the data.
 static __device__ __noinline__ uint64_t WaitOn(uint64_t start, int mark, int* failed) {
   const uint64_t now = Nanoseconds();
   if (start == 0) start = now;
@@ -28,12 +30,12 @@ static __device__ __noinline__ uint64_t WaitOn(uint64_t start, int mark, int* fa
   return 0;
 }
 
-// How words are waited for that another GPU may post (exchange.cuh).
+// Policy for ReceiveAll (exchange.cuh): waits with a time limit for words that another GPU may post.
 class PeerPatience {
  public:
   static constexpr bool kAnywhere = true;
   __device__ explicit PeerPatience(const PeerWait& wait) : wait_(wait) {}
-  // Asked between two looks; false: they are not coming.
+  // Called between two polls; false if the words are not going to arrive.
   __device__ __forceinline__ bool MayWait() {
     if (wait_.failed == nullptr || ++looks_ % kLooksBetweenChecks != 0) return true;
     start_ = WaitOn(start_, wait_.mark, wait_.failed);

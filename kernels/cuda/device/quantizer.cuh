@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One scope's quantizer as kernels use it, for every code and every least scale.
+// The quantizer of one scope (the numbers that share a scale) as kernels use it, for every kind of code.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@ struct ScopeParams {
   float floor = kScaleFloor;
 };
 
-// The quantizer of one scope. Not finite: every code and the scale are 0.
+// The quantizer of one scope. If a number of the scope is NaN or infinite, `finite` is false and the scale and all
+// codes are 0.
 struct ScopeQuantizer {
   float scale = 0;
   float zero = 0;
@@ -42,12 +43,13 @@ struct ScopeQuantizer {
   }
 };
 
-// The scale of a scope in a format of numbers (kernels/math/number_formats.h).
+// The scale of a scope whose codes are small floats (FP8, MX; kernels/math/number_formats.h). max_abs: largest
+// magnitude.
 __device__ inline float FormatScale(ScArith arith, float max_abs) {
   return arith == ScArith::kFp8E4m3 ? E4m3Scale(max_abs) : MxScale(max_abs);
 }
 
-// The quantizer of one scope in any arithmetic.
+// The quantizer of one scope for any ScArith: SC codes, or FP8 and MX codes.
 struct PlainScope : ScopeQuantizer {
   ScArith arith;
 
@@ -61,7 +63,8 @@ struct PlainScope : ScopeQuantizer {
   }
 };
 
-// The extremes of the group of rows that `row` is in, by a warp. Shapes: of_rows [rows].
+// The extremes over the group of rows that contains `row`; groups are rows 0 .. group - 1, group .. 2 * group - 1, ...
+// Called by a warp; every lane gets the result. of_rows: [rows], the extremes of each row.
 __device__ inline Extremes GroupExtremes(const Extremes* of_rows, int64_t row, int64_t rows, int64_t group, int lane) {
   const int64_t first = row / group * group;
   const int64_t count = group < rows - first ? group : rows - first;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Block and warp reductions in the orders of kernels/math/reduce.h, and the extremes of a quantizer scope.
+// Extremes of a quantizer scope (the numbers that share a scale), and their reduction over a warp or a block.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@ namespace stoch::cuda {
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Largest magnitude (as bits: NaN and infinity are largest) and value range of a scope.
+// Extremes of the numbers of a scope: largest magnitude, as the bits of a float (NaN and infinity compare largest), and
+// the least and largest value.
 struct Extremes {
   uint32_t max_abs_bits = 0;
   float min = 0;
@@ -39,7 +40,8 @@ __device__ inline Extremes WarpExtremes(Extremes e) {
   return e;
 }
 
-// The extremes over a block of up to 1024 threads, given to every thread; `shared` has 32 entries.
+// The extremes over a block of up to 1024 threads, returned to every thread. shared: 32 entries of scratch. Contains
+// two barriers.
 __device__ inline Extremes BlockExtremes(Extremes e, Extremes* shared) {
   e = WarpExtremes(e);
   const int warp = static_cast<int>(threadIdx.x) / kWarp;

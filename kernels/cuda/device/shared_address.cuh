@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Addresses in shared memory as instructions take them.
+// Converts a pointer to the 32-bit shared-memory address that PTX instructions take.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Binary and byte wgmma of sm_90a, for each number of columns that a kernel uses.
+// Binary and byte wgmma of sm_90a, one specialization for each tile width N that a kernel uses.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,12 +8,14 @@
 
 namespace stoch::cuda {
 
-// Accumulators of one warpgroup: d[4 * b + 2 * i + j] is row 16 * warp + lane / 4 + 8 * i,
-// column 8 * b + 2 * (lane % 4) + j of the 64 x N tile.
+// wgmma of a 64 x N tile by one warpgroup. Accumulator d[4 * b + 2 * i + j] is row 16 * warp + lane / 4 + 8 * i, column
+// 8 * b + 2 * (lane % 4) + j. Bits: d = popcount(A & B), added to d if `accumulate`; Bytes: d += A B of signed bytes.
+// a: A fragment in registers; b: descriptor of B in shared memory.
 template <int N>
 struct Wgmma;
 
-// The first n accumulators as assembler text and as operands: a list for each n that is a size below.
+// Macros for inline assembly: TEXT_n lists operands %0 .. %(n - 1), REGISTERS_n binds the accumulators d[0] .. d[n - 1]
+// to those operands. Defined for each accumulator count n that is used below.
 #define STOCH_WGMMA_TEXT_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define STOCH_WGMMA_TEXT_12 STOCH_WGMMA_TEXT_8 ", %8, %9, %10, %11"
 #define STOCH_WGMMA_TEXT_16 STOCH_WGMMA_TEXT_12 ", %12, %13, %14, %15"
@@ -52,7 +54,8 @@ struct Wgmma;
       "+r"(d[87]), "+r"(d[88]), "+r"(d[89]), "+r"(d[90]), "+r"(d[91]), "+r"(d[92]), "+r"(d[93]), "+r"(d[94]),          \
       "+r"(d[95])
 
-// R = N / 2 accumulators, and the number of the first operand behind them; A1 to P those of the next.
+// Defines Wgmma<N>. R = N / 2 is the number of accumulators, so operand R is a[0]; A1, A2, A3, B and P are the operand
+// numbers of a[1], a[2], a[3], the descriptor b and `accumulate`.
 #define STOCH_WGMMA(N, R, A1, A2, A3, B, P)                                                                            \
   template <>                                                                                                          \
   struct Wgmma<N> {                                                                                                    \
@@ -70,7 +73,7 @@ struct Wgmma;
                    : STOCH_WGMMA_REGISTERS_##R                                                                         \
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                              \
     }                                                                                                                  \
-    /* As above, with a unsigned. */                                                                                   \
+    /* Bytes with A of unsigned bytes, B signed. */                                                                    \
     static __device__ __forceinline__ void UnsignedBytes(int32_t (&d)[R], const uint32_t (&a)[4], uint64_t b) {        \
       asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k32.s32.u8.s8 {" STOCH_WGMMA_TEXT_##R                       \
                    "}, {%" #R ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", 1;\n"                                         \

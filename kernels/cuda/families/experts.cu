@@ -28,19 +28,22 @@ namespace stoch::cuda {
 namespace {
 
 constexpr int kThreads = kRowLanes;
-constexpr int64_t kMaxGridY = 32768;  // gridDim.y is limited to 65535
+constexpr int64_t kMaxGridY = 32768;  // rows of one launch: gridDim.y is limited to 65535
 
+// A slot is one (row, choice) pair of the router: slot r * top_k + k is the k-th chosen expert of row r.
 struct SlotArgs {
-  const int32_t* chosen = nullptr;
-  int64_t first_slot = 0;  // of this launch
-  int per_row = 1;         // slots that share a row of activations
+  const int32_t* chosen = nullptr;  // [slots]: expert of each slot, written by the router
+  int64_t first_slot = 0;           // first slot of this launch
+  int per_row = 1;                  // slots that share a row of activations: top_k, or 1 if each slot has its own row
+  // Output [slots][out_stride] in device memory; out_stride in floats.
   float* out = nullptr;
   int64_t out_stride = 0;
 };
 
-// ------------------------------------------------------------------------------------------------- exact experts ----
+// ---- exact fp32 experts ----
 
-// kDotLanes threads an output feature of a slot.
+// y = x w^T in fp32 for the experts that the slots chose. blockIdx.y is the slot; kDotLanes threads compute one output
+// feature. views: [experts], the weight of each expert. Bits: those of the CPU backend.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     ExactExpertKernel(const float* x, int64_t x_stride, const ExactWeightView* views, const SlotArgs args,
@@ -50,7 +53,7 @@ __global__ void __launch_bounds__(kThreads)
   const ExactWeightView w = views[args.chosen[slot]];
   const int lane = static_cast<int>(threadIdx.x) % kDotLanes;
   const int64_t m = static_cast<int64_t>(blockIdx.x) * (kThreads / kDotLanes) + threadIdx.x / kDotLanes;
-  const bool is_there = m < w.rows;  // lanes of a warp fold together
+  const bool is_there = m < w.rows;  // threads past the last feature still take part in the shuffles below
   const float* row = x + slot / args.per_row * x_stride;
   const T* weights = static_cast<const T*>(w.data) + (is_there ? m : 0) * w.padded_cols + lane * kVector;
   float sum = 0.0f;
@@ -68,8 +71,10 @@ __global__ void __launch_bounds__(kThreads)
   args.out[slot * args.out_stride + m] = y;
 }
 
-// ------------------------------------------------------------------------------------------------------ combine ----
+// ---- combine: weighted sum over a row's experts ----
 
+// out[row] += sum over k of weights[row][k] * x[row * top_k + k], one thread per element of out (LaunchForEach). Bits:
+// the sum runs over k in ascending order. Strides are in floats.
 struct Combiner {
   const float* x = nullptr;
   int64_t x_stride = 0;
@@ -91,7 +96,7 @@ struct Combiner {
   }
 };
 
-// Calls `launch(first, count)` for as many of `total` at a time as a grid has in y.
+// Calls launch(first, count) for consecutive parts of `total` slots that fit gridDim.y.
 template <typename LaunchFn>
 void ForGridY(int64_t total, const LaunchFn& launch) {
   for (int64_t first = 0; first < total; first += kMaxGridY) {
@@ -101,7 +106,7 @@ void ForGridY(int64_t total, const LaunchFn& launch) {
 
 unsigned Blocks(int64_t count, int64_t per_block) { return static_cast<unsigned>((count + per_block - 1) / per_block); }
 
-// f(x) is taken from here by every weight of a call.
+// The prologue f and the activations x of a call, which all its weights share.
 RowSource SourceOf(const ExpertLinearCall& call) {
   LinearCall linear;
   linear.prologue = call.prologue;
@@ -116,6 +121,7 @@ const CudaExperts& ExpertsAt(const ExpertLinearCall& call, size_t i) {
   return static_cast<const CudaExperts&>(*call.weights[i]);
 }
 
+// Number of slots that share a row of x: top_k if x has a row per token, 1 if x has a row per slot.
 int RowSlots(const ExpertLinearCall& call) {
   return call.x.dim(0) == call.chosen.dim(0) ? static_cast<int>(call.chosen.dim(1)) : 1;
 }
@@ -129,7 +135,7 @@ SlotArgs SlotsOf(const ExpertLinearCall& call, size_t i) {
   return args;
 }
 
-// Any operator, from quantized activations.
+// SC experts with the generic kernel, which runs any operator. a: the quantized activations.
 void RunScPlain(DeviceContext& ctx, const CudaExperts& experts, const ScOperator& op, const ScActivationView& a,
                 const SlotArgs& args) {
   PlainProduct product = MakePlainProduct(ctx, op);
@@ -142,7 +148,8 @@ void RunScPlain(DeviceContext& ctx, const CudaExperts& experts, const ScOperator
   LaunchPlainProduct(ctx, product);
 }
 
-// Matrices that share an operator and a shape, by their place in the call. Returns whether call.combine is done too.
+// SC experts whose matrices share an operator and a shape. places: indices of these matrices in call.weights. Returns
+// true if the launch also did call.combine.
 bool RunSc(DeviceContext& ctx, const ExpertLinearCall& call, const RowSource& source, std::span<const size_t> places,
            const SiteReporter& reporter) {
   const CudaExperts& experts = ExpertsAt(call, places.front());
@@ -184,6 +191,7 @@ bool RunSc(DeviceContext& ctx, const ExpertLinearCall& call, const RowSource& so
   return false;
 }
 
+// SC experts whose rows are taken group by group, each group in the product of its expert (mixed/experts.h).
 void RunGrouped(DeviceContext& ctx, const ExpertLinearCall& call, const MixedRows& input, const CudaExperts& experts,
                 const SlotArgs& slots, const SiteReporter& reporter) {
   std::vector<const MixedWeight*> weights;
@@ -197,7 +205,8 @@ void RunGrouped(DeviceContext& ctx, const ExpertLinearCall& call, const MixedRow
   LaunchGroupedExperts(ctx, call.site, input, grouped, reporter, {slots.out, slots.out_stride, false});
 }
 
-// Integers, tables, lengths of rows and hardware that is not ideal, from f(x) as floats.
+// SC experts that need the mixed kernels: integer arithmetic, product tables, stream lengths per row, or non-ideal
+// hardware. They take f(x) as floats.
 void RunMixed(DeviceContext& ctx, const ExpertLinearCall& call, const RowSource& source, std::span<const size_t> places,
               const SiteReporter& reporter) {
   Scratch scratch(ctx.workspace);
@@ -254,7 +263,8 @@ void RunExact(DeviceContext& ctx, const CudaExperts& experts, const RowSource& s
   });
 }
 
-// The first of `left` and those that one launch takes with it: of one operator and shape.
+// Removes from `left` (indices in call.weights) its first matrix and all matrices that one launch can take with it: of
+// the same precision, operator and shape. Returns their indices.
 std::vector<size_t> TakeAlike(const ExpertLinearCall& call, std::vector<size_t>& left) {
   const CudaExperts& first = ExpertsAt(call, left.front());
   std::vector<size_t> alike, others;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mixture of experts without host reads (RouteCall, ExpertLinearCall and CombineExpertsCall in kernels/calls.h):
-// kernels find a slot's matrix by the expert that the router wrote.
+// Linears of a mixture of experts (ExpertLinearCall, CombineExpertsCall in kernels/calls.h). The host never reads the
+// router's choice: kernels look up each slot's matrix by the expert id that the router wrote to device memory. A slot
+// is one (row, choice) pair.
 #pragma once
 
 #include <memory>
@@ -12,9 +13,11 @@
 
 namespace stoch::cuda {
 
+// The matrices of one linear for all experts.
 class CudaExperts final : public ExpertWeights {
  public:
-  // `views`: device memory, the view of every expert's matrix, of the type that their spec means.
+  // views: device memory, [experts], the layout view of every expert's matrix; the view type follows from the experts'
+  // spec: ScWeightView, ExactWeightView or HalfWeightView.
   CudaExperts(std::vector<std::unique_ptr<LinearWeight>> experts, Buffer views)
       : experts_(std::move(experts)), views_(std::move(views)) {}
   Device device() const override { return experts_.front()->device(); }
@@ -35,8 +38,9 @@ class CudaExperts final : public ExpertWeights {
   Buffer views_;
 };
 
-// Requires: CheckExperts. Errors: InvalidInput naming what is not implemented: activations whose scopes hold several
-//           rows.
+// Collects the experts' matrices and uploads their views. Requires: CheckExperts.
+// Errors: InvalidInput for settings that no kernel implements: activation scopes of several rows, protected channels,
+//         smoothing, lengths that depend on other rows, exact weights of several types.
 std::unique_ptr<CudaExperts> MakeExperts(DeviceContext& ctx, std::vector<std::unique_ptr<LinearWeight>> experts);
 
 }  // namespace stoch::cuda

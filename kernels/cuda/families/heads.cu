@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Biases, and norms of the heads of q and k, in place.
+// Biases of linears, and RMSNorm of each head of q and k (AddBiasCall, NormHeadsCall), both in place.
 #include <algorithm>
 
 #include "kernels/cuda/device/reduce.cuh"
@@ -17,8 +17,9 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kHeadsPerBlock = kThreads / kWarp;
 constexpr int kLanesPerThread = kRowLanes / kWarp;
-constexpr int64_t kMaxGridY = 32768;  // gridDim.y is limited to 65535
+constexpr int64_t kMaxGridY = 32768;  // rows of one launch: gridDim.y is limited to 65535
 
+// x[row][col] += bias[col], one thread per element (LaunchForEach); stride: floats from one row of x to the next.
 struct BiasAdder {
   float* x;
   int64_t stride;
@@ -32,8 +33,9 @@ struct BiasAdder {
   }
 };
 
-// Heads of q, then those of k, of every row.
+// Arguments of NormHeadsKernel. Heads are numbered over q first, then k.
 struct HeadArgs {
+  // Rows of q and k in device memory; strides are floats from one row to the next. q_weight, k_weight: [head_dim].
   float* q = nullptr;
   float* k = nullptr;
   int64_t q_stride = 0;
@@ -41,19 +43,20 @@ struct HeadArgs {
   const float* q_weight = nullptr;
   const float* k_weight = nullptr;
   int q_heads = 0;
-  int heads = 0;  // of q and k
+  int heads = 0;  // heads of q plus heads of k
   int head_dim = 0;
   float eps = 0;
   SiteReporter reporter;
 };
 
-// A warp a head: thread j has the lanes j, j + 32, ... of the row's kRowLanes.
+// RMSNorm of every head, in place. One warp per head, blockIdx.y is the row. Thread j sums the lanes j, j + 32, ... of
+// the kRowLanes lanes of a sum (kernels/math/reduce.h).
 __global__ void __launch_bounds__(kThreads) NormHeadsKernel(const HeadArgs args) {
   StartNext();
   WaitForPrevious();
   args.reporter.Begin();
   const int head = static_cast<int>(blockIdx.x) * kHeadsPerBlock + static_cast<int>(threadIdx.x) / kWarp;
-  if (head >= args.heads) return;  // whole warps
+  if (head >= args.heads) return;  // uniform in a warp, so the shuffles below have all lanes
   const bool is_q = head < args.q_heads;
   const int64_t row = blockIdx.y;
   const int64_t n = args.head_dim;
@@ -70,7 +73,7 @@ __global__ void __launch_bounds__(kThreads) NormHeadsKernel(const HeadArgs args)
     }
   }
   float sum = FoldLanes<kLanesPerThread>(lanes);
-  // To both sides, as a + b is b + a: every thread ends with the total.
+  // Both sides of the exchange add the same two numbers and a + b equals b + a, so every thread ends with the total.
 #pragma unroll
   for (int s = kWarp / 2; s > 0; s /= 2) sum = sum + __shfl_xor_sync(kAllLanes, sum, s);
   const float mean = sum / static_cast<float>(args.head_dim);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router of a mixture of experts (RouteCall): softmax and choice, for a few rows in one kernel with the norm and
-// the product in front of them.
+// The router of a mixture of experts (RouteCall): softmax over the experts' logits and choice of the top_k. For a few
+// rows one kernel also does the RMSNorm and the product that make the logits.
 #include "kernels/call_check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/dispatch.h"
@@ -21,11 +21,12 @@
 namespace stoch::cuda {
 namespace {
 
-// ------------------------------------------------------------------------------------------- softmax and choice ----
+// ---- softmax and choice, from logits in memory ----
 
 constexpr int kThreads = kRowLanes;
 
-// A warp a row. kIsLong: RouterRoute::kLongRows.
+// Softmax and choice of top_k experts for each row. One warp per row. kIsLong: any number of experts; else at most
+// kWarpRouterExperts, whose probabilities the warp holds in registers.
 template <bool kIsLong>
 __global__ void __launch_bounds__(kThreads) RouteKernel(const RouteArgs args, int64_t rows) {
   StartNext();
@@ -45,35 +46,41 @@ __global__ void __launch_bounds__(kThreads) RouteKernel(const RouteArgs args, in
   }
 }
 
-// ------------------------------------------------------------------------------------------ all of it, few rows ----
+// ---- RMSNorm, product, softmax and choice of a few rows in one kernel ----
 
 constexpr int kMaxRows = kMaxFusedRouterRows;
-// A half warp has an expert, a thread a lane of its dot products. Few large blocks: linears in front leave a few SMs
-// without one (Qwen3-30B-A3B's 4 of 132), where the weights of these are loaded before their turn comes.
+// A half warp computes the logit of one expert, each thread one lane of the dot products. Blocks are few and large: the
+// linear kernel before leaves a few SMs without a block (4 of 132 for Qwen3-30B-A3B), and on those the blocks of this
+// kernel load their weights while the linear still runs.
 constexpr int kProductThreads = kBlockThreads;
 constexpr int kBlockExperts = kProductThreads / kDotLanes;
 static_assert(kBlockExperts == kFusedRouterExperts);
 static_assert(kMaxRows * kRowLanes * sizeof(float) == kFusedRouterStaticBytes);
-constexpr int kAhead = 16;  // 16-byte loads in flight of a thread
+constexpr int kAhead = 16;  // 16-byte weight loads that a thread keeps in flight
 
 struct RouterArgs {
   RouteArgs route;
-  bool by_block = false;       // who chooses: RouterRoute::kFusedBlock
-  const void* data = nullptr;  // of the weights, rows padded_cols apart
+  bool by_block = false;       // RouterRoute::kFusedBlock: all of block 0 chooses; else a warp per row does
+  const void* data = nullptr;  // router weights [experts][padded_cols], of type T
+  // Activations x [rows][x_stride] before the norm; norm_weight [cols]; x_stride in floats.
   const float* x = nullptr;
   int64_t x_stride = 0;
   const float* norm_weight = nullptr;
   float norm_eps = 0;
+  // Output [rows][experts], besides the choice in `route`.
   float* logits = nullptr;
   int rows = 0;
   int cols = 0;
   int padded_cols = 0;
-  uint32_t* words = nullptr;  // [rows][experts] logits as blocks post them
+  // [rows][experts]: logits as posted words (exchange.cuh), zeroed before and after the kernel.
+  uint32_t* words = nullptr;
   SiteReporter reporter;
 };
 
-// f(x) of all rows in the order of products: [row][block][vector / 4][lane][4], so that the lanes' 16 bytes are next to each
-// other and 8 lanes are what shared memory gives in a cycle.
+// Writes f(x) of all rows to shared memory in the order in which the products read it,
+// [row][group of columns][kVector / 4][lane][4]; a group is kDotLanes * kVector columns. Adjacent lanes read adjacent
+// 16 bytes, and 8 lanes read what shared memory delivers in one cycle. Called by the whole block. lanes: partial sums
+// of squares of each row, [kRows][kRowLanes].
 template <int kVector, int kRows>
 __device__ __forceinline__ void StageRows(const RouterArgs& args, const float* norm, const float (*lanes)[kRowLanes],
                                           float* xs) {
@@ -89,14 +96,14 @@ __device__ __forceinline__ void StageRows(const RouterArgs& args, const float* n
       const float value = used ? ApplyPrologue(Prologue::kRmsNorm, __ldcg(x + i), norm[i], r) : 0.0f;
       finite = finite && IsFinite(value);
       const int step = i / kDotLanes;
-      const int quad = step / 4;  // of the lane's elements
+      const int quad = step / 4;  // index of a group of four among this lane's elements
       xs[n * args.padded_cols + (quad * kDotLanes + i % kDotLanes) * 4 + step % 4] = value;
     }
   }
   if (!finite) args.reporter.Report();
 }
 
-// The experts of a row whose logits every block posts to args.words, by a warp a row.
+// Softmax and choice of one row by one warp, which polls the row's logits in args.words and zeroes those words.
 __device__ __forceinline__ void ReceiveAndRoute(const RouterArgs& args, int row) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   uint32_t* words = args.words + row * args.route.experts + lane;
@@ -115,12 +122,13 @@ __device__ __forceinline__ void ReceiveAndRoute(const RouterArgs& args, int row)
   RouteRow(args.route, row, logits);
 }
 
-// kPolls: of one row that the kernel in front posts (handover/row_channel.h).
+// Logits, softmax and choice of up to kRows rows. A block has kBlockExperts experts, a half warp per expert. kPolls:
+// the one row x is polled as words that the kernel before posts (handover/row_channel.h), instead of read from memory.
 template <typename T, int kRows, bool kPolls>
 __global__ void __launch_bounds__(kProductThreads, 1) RouterKernel(const __grid_constant__ RouterArgs args) {
   constexpr int kVector = 16 / sizeof(T);
-  constexpr int kBlockCols = kDotLanes * kVector;  // columns of one 16-byte load of all lanes
-  extern __shared__ __align__(16) float norm[];    // [padded_cols], then f(x) [kRows][padded_cols]
+  constexpr int kBlockCols = kDotLanes * kVector;  // columns that the kDotLanes lanes cover with one 16-byte load each
+  extern __shared__ __align__(16) float norm[];    // RMSNorm weights [padded_cols], then f(x) [kRows][padded_cols]
   __shared__ float lanes[kRows][kRowLanes];
   float* xs = norm + args.padded_cols;
   const int lane = static_cast<int>(threadIdx.x) % kDotLanes;
@@ -135,7 +143,7 @@ __global__ void __launch_bounds__(kProductThreads, 1) RouterKernel(const __grid_
       if (first + k < blocks) bits[k] = LoadStreaming(weights + (first + k) * kBlockCols);
     }
   };
-  load(0);  // weights do not depend on earlier kernels
+  load(0);  // weights do not depend on earlier kernels, so they load before WaitForPrevious
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < args.cols; i += kProductThreads)
     norm[i] = __ldg(args.norm_weight + i);
@@ -147,7 +155,7 @@ __global__ void __launch_bounds__(kProductThreads, 1) RouterKernel(const __grid_
     ReceiveNormLanes(posted, words, args.cols, lanes[0]);
   }
   WaitForPrevious();
-  StartNext();  // not before: the next kernel may read x at once (DeviceContext::Settle), and polls what is posted
+  StartNext();  // not earlier: the next kernel may read x before its own WaitForPrevious (DeviceContext::Settle)
   args.reporter.Begin();
   if (args.route.post.words != nullptr) {
     ClearRow(args.route.post, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
@@ -193,7 +201,7 @@ __global__ void __launch_bounds__(kProductThreads, 1) RouterKernel(const __grid_
     Post(args.words + n * args.route.experts + expert, SumWord(y));
   }
 
-  // The first block, or a warp a row, waits for every block's logits and chooses.
+  // Block 0, or one warp per row, receives the logits of all blocks and makes the choice.
   if constexpr (kRows == 1) {
     __shared__ BlockChoice choice;
     if (args.by_block) {

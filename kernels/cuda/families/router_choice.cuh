@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The softmax of a row of the router's logits, and the experts that it takes (RouteCall): by a warp, or for few experts by a
+// Softmax over a row's router logits, and choice of the top_k experts (RouteCall): by a warp, or for few experts by a
 // block. Included by router.cu alone.
 #pragma once
 
@@ -13,25 +13,27 @@
 
 namespace stoch::cuda {
 
-// RouteCall as kernels see it.
+// A RouteCall in the form that kernels take.
 struct RouteArgs {
-  // [rows][experts], [rows][top_k], [rows][top_k]
+  // logits: [rows][experts]. chosen, weights: outputs, [rows][top_k].
   const float* logits = nullptr;
   int32_t* chosen = nullptr;
   float* weights = nullptr;
   int experts = 0;
   int top_k = 0;
+  // Divide a row's weights by their sum.
   bool normalize = false;
-  RowPost post;  // of one row: [top_k] its experts + 1 for the next kernel
+  RowPost post;  // if set, the one row's choice is posted as [top_k] words, expert + 1 each
 };
 
-// ------------------------------------------------------------------------------------------------ by a warp ----
+// ---- softmax and choice of one row by a warp ----
 
-inline constexpr int kHeldLanes = kRowLanes / kWarp;  // probabilities of a thread where a warp holds a row
+inline constexpr int kHeldLanes = kRowLanes / kWarp;  // experts that each lane holds when a warp holds a row
 static_assert(kWarpRouterExperts == kRowLanes && kWarpRouterChoices == kWarp);
 
-// A row by one warp, from the logits of experts lane, lane + 32 and on; others count for nothing.
-// Requires: kWarpRouterExperts and kWarpRouterChoices at most.
+// Softmax and choice of one row, called by one warp. On entry p[k] is the logit of expert lane + 32 * k; values beyond
+// args.experts are ignored. Writes args.chosen and args.weights. Requires: at most kWarpRouterExperts experts and
+// kWarpRouterChoices choices.
 __device__ __forceinline__ void RouteRow(const RouteArgs& args, int64_t row, float (&p)[kHeldLanes]) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const float first = __shfl_sync(kAllLanes, p[0], 0);
@@ -49,13 +51,13 @@ __device__ __forceinline__ void RouteRow(const RouteArgs& args, int64_t row, flo
     lanes[k] = lane + k * kWarp < args.experts ? p[k] : 0.0f;
   }
   float sum = FoldLanes<kHeldLanes>(lanes);
-  // To both sides, as a + b is b + a: every thread ends with the total.
+  // Both sides of the exchange add the same two numbers and a + b equals b + a, so every thread ends with the total.
 #pragma unroll
   for (int s = kWarp / 2; s > 0; s /= 2) sum = sum + __shfl_xor_sync(kAllLanes, sum, s);
 #pragma unroll
   for (int k = 0; k < kHeldLanes; ++k) p[k] = lane + k * kWarp < args.experts ? p[k] / sum : -2.0f;
 
-  // The largest p first, the lower index of equals. Thread `rank` keeps its choice.
+  // Choose the largest p, then the next; of equal ones the lower index first. Lane `rank` keeps choice number `rank`.
   int own_index = 0;
   float own_weight = 0.0f;
   float total = 0.0f;
@@ -68,7 +70,7 @@ __device__ __forceinline__ void RouteRow(const RouteArgs& args, int64_t row, flo
       best = better ? p[k] : best;
       index = better ? lane + k * kWarp : index;
     }
-    // No p that is left is negative: ordered as integers.
+    // The largest remaining p is not negative, so its bits compare like an integer.
     const auto bits = static_cast<int>(FloatToBits(best));
     const int most = __reduce_max_sync(kAllLanes, bits);
     index = __reduce_min_sync(kAllLanes, bits == most ? min(index, args.experts - 1) : args.experts - 1);
@@ -86,7 +88,8 @@ __device__ __forceinline__ void RouteRow(const RouteArgs& args, int64_t row, flo
   args.weights[row * args.top_k + lane] = args.normalize ? own_weight / total : own_weight;
 }
 
-// A row of any number of experts and choices by one warp, which makes probabilities again for every choice.
+// Softmax and choice of one row with any number of experts and choices, called by one warp. The probabilities do not
+// fit in registers, so they are recomputed for every choice.
 __device__ __forceinline__ void RouteLongRow(const RouteArgs& args, int64_t row) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const float* logits = args.logits + row * args.experts;
@@ -105,7 +108,8 @@ __device__ __forceinline__ void RouteLongRow(const RouteArgs& args, int64_t row)
 #pragma unroll
   for (int s = kWarp / 2; s > 0; s /= 2) sum = sum + __shfl_xor_sync(kAllLanes, sum, s);
 
-  // The largest p first, the lower index of equals: those after the last choice in this order are left.
+  // Choose the largest p, then the next; of equal ones the lower index first. Candidates are the experts after the last
+  // choice in this order.
   float last = BitsToFloat(0x7f800000u);
   int last_index = -1;
   float total = 0.0f;
@@ -132,30 +136,32 @@ __device__ __forceinline__ void RouteLongRow(const RouteArgs& args, int64_t row)
   for (int rank = lane; rank < args.top_k; rank += kWarp) weights[rank] = weights[rank] / total;
 }
 
-// ----------------------------------------------------------------------------------------------- by a block ----
+// ---- softmax and choice of one row by a block, for few experts ----
 
-// A row of few experts by a block instead of a warp: a warp alone waits for each of its instructions.
+// A block chooses for one row in fewer dependent instructions than a single warp, which waits for each one.
 inline constexpr int kBlockThreads = 512;
-inline constexpr int kExpertThreads = 4;  // that find the rank of an expert
+inline constexpr int kExpertThreads = 4;  // threads that find the rank of one expert (how many experts go before it)
 inline constexpr int kChoiceExperts = kBlockThreads / kExpertThreads;
-inline constexpr int kChoiceSlots = 16;  // most top_k
-// In shared memory.
+inline constexpr int kChoiceSlots = 16;  // largest top_k
+// Shared memory of the choice by a block.
 struct BlockChoice {
-  alignas(16) int keys[kChoiceExperts];  // p as integers, which order as p does: none is negative
+  alignas(16) int keys[kChoiceExperts];  // bits of p, which compare as integers like p: none is negative
+  // [experts]: Exp(logit - largest logit).
   float e[kChoiceExperts];
-  float p[kChoiceSlots];         // of the chosen, by rank
-  int expert[kChoiceSlots + 1];  // the same, and who comes next; -1: no expert has the rank
+  float p[kChoiceSlots];         // probability of the chosen experts, by rank
+  int expert[kChoiceSlots + 1];  // expert of each rank, and of rank top_k; -1: no expert has that rank
 };
 static_assert(kBlockRouterExperts == kChoiceExperts && kBlockRouterChoices == kChoiceSlots);
 
-inline constexpr int kHeldExperts = kChoiceExperts / kWarp;  // of a thread where every warp has all of them
+inline constexpr int kHeldExperts = kChoiceExperts / kWarp;  // experts per lane when every warp holds all of them
 
-// The exponentials to choice.e, of an expert each by the first kChoiceExperts threads, which alone call it.
+// Receives the logits in `words` and writes their exponentials to choice.e, one expert per thread. Called by the first
+// kChoiceExperts threads.
 __device__ __forceinline__ void ShareExponentials(const RouteArgs& args, const uint32_t* words, BlockChoice& choice) {
   const int own = static_cast<int>(threadIdx.x);
   const int lane = own % kWarp;
   if (own <= kChoiceSlots) choice.expert[own] = -1;
-  uint32_t got[kHeldExperts];  // every warp takes all: what they share is then one barrier
+  uint32_t got[kHeldExperts];  // every warp receives all logits, so one barrier suffices afterwards
 #pragma unroll
   for (int k = 0; k < kHeldExperts; ++k)
     got[k] = lane + k * kWarp < args.experts ? 0 : SumWord(BitsToFloat(0xff800000u));
@@ -173,22 +179,24 @@ __device__ __forceinline__ void ShareExponentials(const RouteArgs& args, const u
   choice.e[own] = own < args.experts ? Exp(mine - largest) : 0.0f;
 }
 
-// p of them to choice.keys, by the same threads behind a barrier. words: 0 afterwards.
+// Writes the bits of the probabilities to choice.keys and zeroes `words`. Called by the first kChoiceExperts threads,
+// after a block barrier that follows ShareExponentials.
 __device__ __forceinline__ void ShareProbabilities(const RouteArgs& args, uint32_t* words, BlockChoice& choice) {
   const int own = static_cast<int>(threadIdx.x);
   if (own < args.experts) words[own] = 0;
   float lanes[kHeldExperts];
 #pragma unroll
   for (int k = 0; k < kHeldExperts; ++k) lanes[k] = choice.e[own % kWarp + k * kWarp];
-  float sum = FoldLanes<kHeldExperts>(lanes);  // the others of kRowLanes would add + 0
+  float sum = FoldLanes<kHeldExperts>(lanes);  // the remaining lanes of kRowLanes would add +0
 #pragma unroll
   for (int s = kWarp / 2; s > 0; s /= 2) sum = sum + __shfl_xor_sync(kAllLanes, sum, s);
-  // Experts that are none stand behind all others, even NaN.
+  // Threads without an expert get a key below every probability, even NaN.
   choice.keys[own] = own < args.experts ? static_cast<int>(FloatToBits(choice.e[own] / sum)) : INT32_MIN;
 }
 
-// Experts by rank: how many have a larger p or, where kExact, the same p and a lower index. Without it experts of equal p
-// take the same place, whichever comes last, and ranks behind them stay without an expert.
+// Finds the rank of every expert: the number of experts with a larger p or, if kExact, with an equal p and a lower
+// index. Without kExact, experts of equal p get the same rank, one of them is stored, and the ranks after it stay empty
+// (-1). Called by all kBlockThreads threads, kExpertThreads per expert.
 template <bool kExact>
 __device__ __forceinline__ void RankExperts(int top_k, BlockChoice& choice) {
   constexpr int kLoads = kChoiceExperts / (4 * kExpertThreads);
@@ -211,12 +219,12 @@ __device__ __forceinline__ void RankExperts(int top_k, BlockChoice& choice) {
   for (int s = kExpertThreads / 2; s > 0; s /= 2) rank += __shfl_xor_sync(kAllLanes, rank, s);
   if (part != 0 || rank > top_k) return;
   atomicExch(choice.expert + rank, expert);
-  if (rank < top_k) choice.p[rank] = BitsToFloat(static_cast<uint32_t>(key));  // the same of all who take the place
+  // All experts that share the rank store the same value.
+  if (rank < top_k) choice.p[rank] = BitsToFloat(static_cast<uint32_t>(key));
 }
 
-// words: the logits as they are posted (SumWord), 0 afterwards.
-// Requires: kChoiceExperts and kChoiceSlots at most; a block of kBlockThreads, all of which call it.
-// Bits:     RouteCall.
+// Softmax and choice of one row. Called by all threads of a block of kBlockThreads. words: the posted logits (SumWord),
+// zeroed at the end. Requires: at most kChoiceExperts experts and kChoiceSlots choices. Bits: as RouteCall says.
 __device__ __forceinline__ void RouteByBlock(const RouteArgs& args, uint32_t* words, BlockChoice& choice) {
   const int j = static_cast<int>(threadIdx.x);
   if (j < kChoiceExperts) ShareExponentials(args, words, choice);
@@ -225,7 +233,8 @@ __device__ __forceinline__ void RouteByBlock(const RouteArgs& args, uint32_t* wo
   __syncthreads();
   RankExperts<false>(args.top_k, choice);
   __syncthreads();
-  // Equal p leave a rank without an expert: one of the first top_k, or the next where the last of those is shared.
+  // Experts of equal p leave an empty rank below top_k, or at top_k if the last choice is shared. Then rank them
+  // exactly.
   const int lane = j % kWarp;
   const bool is_hole = lane <= args.top_k && lane < args.experts && choice.expert[lane] < 0;
   if (__any_sync(kAllLanes, is_hole)) {

@@ -11,7 +11,7 @@
 namespace stoch::cuda {
 namespace {
 
-constexpr int64_t kTurns = 3;  // rows besides the first
+constexpr int64_t kTurns = 3;  // rows of memory_ that rotate, besides the row of a sequence's first kernel
 
 }  // namespace
 
@@ -34,7 +34,7 @@ RowPost RowChannel::Next(const RowOutputs& outputs, bool is_open, PostPeers* pee
     *peers = part->peers;
     return part->post;
   }
-  // A kernel that polls posts, too.
+  // A kernel posts only if the channel is open, or if it polls a row that is shared by several GPUs.
   if (!supported_ || outputs.words == 0 || (!is_open && !shared_->offered) || outputs.words > kChannelWords) return {};
   RowPost post;
   post.words = Row(posts_);
@@ -50,18 +50,18 @@ RowPost RowChannel::Next(const RowOutputs& outputs, bool is_open, PostPeers* pee
 
 RowPost RowChannel::Take(const RowOutputs& outputs, bool is_open, const PolledRow& polled, PostPeers* peers) {
   const RowPost post = Next(outputs, is_open, peers);
-  if (post && polled.is_shared) shared_->offered.reset();  // nobody else reads it
+  if (post && polled.is_shared) shared_->offered.reset();  // this kernel polls the shared row, its only reader
   Settle();
   return post;
 }
 
-// An earlier kernel's rows of this call, or of the one before, may be cleared by the second kernel after them: they are
-// forgotten.
+// Rows that earlier kernels posted in this call or the one before may be cleared by the second kernel after them, so
+// nothing may poll them any more.
 void RowChannel::Offer(const RowOutputs& outputs, const RowPost& post) {
   offered_ = {};
   readable_ = {};
   if (post.num_peers > 0) {
-    shared_->is_posted = true;  // an exchange offers it
+    shared_->is_posted = true;  // the all-gather makes the row available to readers
     return;
   }
   ++posts_;
@@ -100,7 +100,7 @@ void RowChannel::Settle() {
 
 void RowChannel::Close() {
   Settle();
-  // The third kernel of a sequence clears the first row.
+  // The first row is cleared by the third kernel of a sequence; if the sequence ends earlier, clear it here.
   if (posts_ == 1 || posts_ == 2) {
     STOCH_CUDA(cudaMemsetAsync(Row(0), 0, static_cast<size_t>(kChannelWords) * sizeof(uint32_t), stream_));
   }

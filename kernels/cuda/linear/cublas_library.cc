@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of cuBLAS that are used, loaded with the library at the first of them: one build runs where CUDA's
-// libraries are not installed, on CPUs, or on GPUs in SC and fp32. They have the names of the library's own, so that callers
-// include cublas_v2.h, and are visible to nobody else in a process that has cuBLAS too.
+// The cuBLAS functions that this program calls. Each loads libcublas at its first call, so one build also runs where
+// CUDA's libraries are not installed: on CPUs, and on GPUs in SC and fp32. The functions have cuBLAS's own names, so
+// callers include cublas_v2.h, and hidden visibility, so they do not shadow a cuBLAS that the process loads otherwise.
 #include <cuComplex.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -22,7 +22,7 @@ namespace {
 std::string LibraryName() { return "libcublas.so." + std::to_string(CUBLAS_VER_MAJOR); }
 
 void* OpenLibrary() {
-  // Where the toolkit is not in the loader's path, as after an installation from NVIDIA's file.
+  // The second folder is for toolkits outside the loader's path, such as those of NVIDIA's installer.
   for (const std::string& folder : {std::string(), std::string("/usr/local/cuda/lib64/")}) {
     void* handle = dlopen((folder + LibraryName()).c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle != nullptr) return handle;

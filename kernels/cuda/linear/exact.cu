@@ -16,22 +16,26 @@
 namespace stoch::cuda {
 namespace {
 
-// ------------------------------------------------------------------------------------------------- a few rows ----
+// ---- ExactVectorKernel: up to kMaxExactVectorRows rows of x ----
 
 constexpr int kVectorThreads = 256;
-static_assert(kMaxExactVectorRows == 4);  // LaunchVector
-// Weight rows of a half warp at a time: loads in flight, and uses of each x that is read.
+static_assert(kMaxExactVectorRows == 4);  // LaunchVector has a case for each number of rows, 1 to 4
+// Weight rows that a half warp multiplies at once: more loads in flight, and each x read from shared memory is used
+// this often.
 constexpr int kRowsAtOnce = 2;
 constexpr int kWeightRowsOfBlock = kVectorThreads / kDotLanes * kRowsAtOnce;
 
-// Half warps own weight rows, a thread per lane of the dot product; x waits in shared memory in the weight's order.
+// y = x @ w^T for kRows rows of x. A block has kWeightRowsOfBlock weight rows; a half warp computes kRowsAtOnce of
+// them, each thread one lane of the dot products (kernels/math/reduce.h). x is staged in shared memory in the order of
+// the weight's columns.
 template <typename T, int kRows>
 __global__ void __launch_bounds__(kVectorThreads)
     ExactVectorKernel(const float* x, int64_t x_stride, ExactWeightView w, LinearOutput out, SiteReporter reporter) {
   constexpr int kVector = 16 / sizeof(T);
-  constexpr int kBlockCols = kDotLanes * kVector;  // columns of one 16-byte load of all lanes
-  constexpr int kAhead = 4;                        // loads in flight of one weight row
-  extern __shared__ __align__(16) float xs[];      // [kRows][padded_cols], as [block][lane][vector]
+  constexpr int kBlockCols = kDotLanes * kVector;  // columns that kDotLanes lanes cover with one 16-byte load each
+  constexpr int kAhead = 4;                        // loads that a thread keeps in flight for each weight row
+  // Staged x: [kRows][padded_cols], columns in the order [block of columns][lane][vector].
+  extern __shared__ __align__(16) float xs[];
   const int cols = static_cast<int>(w.padded_cols);
   const int lane = static_cast<int>(threadIdx.x) % kDotLanes;
   const int half_warp = static_cast<int>(threadIdx.x) / kDotLanes;
@@ -52,7 +56,7 @@ __global__ void __launch_bounds__(kVectorThreads)
       }
     }
   };
-  load(0);  // weights do not depend on earlier kernels
+  load(0);  // weights do not depend on earlier kernels, so they load before WaitForPrevious
   WaitForPrevious();
   reporter.Begin();
 #pragma unroll 4
@@ -105,37 +109,40 @@ __global__ void __launch_bounds__(kVectorThreads)
   }
 }
 
-// -------------------------------------------------------------------------------------------------- many rows ----
+// ---- ExactTileKernel: many rows of x ----
 
-// A block computes kTileM weight rows x kTileN rows of x, lane after lane of the dot product. Lanes are visited in the
-// order in which the fold by halves pairs them, so that finished lanes merge like the digits of a binary counter: only
-// one partial tile is in registers, and the few waiting ones are in local memory, touched once a lane.
+// A block computes a tile of kTileM weight rows x kTileN rows of x, one lane of the dot products
+// (kernels/math/reduce.h) after the other. Lanes come in the order in which the fold by halves pairs them, so finished
+// lanes merge like the digits of a binary counter. Only the current partial tile is in registers; the few waiting ones
+// are in local memory, accessed once per lane.
 constexpr int kTileThreads = 256;
 constexpr int kTileM = 128;
 constexpr int kThreadM = 8;
-constexpr int kTileSteps = 16;  // steps of a lane staged at a time
-constexpr int kLevels = 4;      // log2(kDotLanes)
+constexpr int kTileSteps = 16;  // elements of a lane ("steps") that are staged in shared memory at a time
+constexpr int kLevels = 4;      // log2(kDotLanes): most partial tiles that wait for the tile they merge with
 
-__device__ __forceinline__ int LaneInFoldOrder(int i) {  // bits reversed: 0, 8, 4, 12, 2, ...
+__device__ __forceinline__ int LaneInFoldOrder(int i) {  // i with its 4 bits reversed: 0, 8, 4, 12, 2, ...
   return static_cast<int>(__brev(static_cast<unsigned>(i)) >> 28);
 }
 
-// Tiles of ExactTileKernel: one step of a lane of kTileM weight rows and kTileN rows of x, two buffers of kTileSteps of them.
+// Staging and products of ExactTileKernel. Weights and x are staged in double buffers of kTileSteps steps of one lane,
+// for kTileM weight rows and kTileN rows of x. A thread computes kThreadN x kThreadM outputs.
 template <typename T, int kThreadN>
 struct ExactTiles {
   static constexpr int kVector = 16 / sizeof(T);
   static constexpr int kBlockCols = kDotLanes * kVector;
-  static constexpr int kThreadsM = kTileM / kThreadM;  // 16
+  static constexpr int kThreadsM = kTileM / kThreadM;  // threads along the weight rows: 16
   static constexpr int kTileN = kTileThreads / kThreadsM * kThreadN;
+  // 16-byte loads of weights per thread and buffer.
   static constexpr int kLoadsM = kTileM * kTileSteps / kVector / kTileThreads;
-  static constexpr int kXCopies = kTileN * kTileSteps / 4 / kTileThreads;  // of 16 bytes, a thread's share
+  static constexpr int kXCopies = kTileN * kTileSteps / 4 / kTileThreads;  // 16-byte copies of x per thread and buffer
   static_assert(kXCopies * 4 * kTileThreads == kTileN * kTileSteps);
   using Weights = float[2][kTileSteps][kTileM + 4];
   using Rows = float[2][kTileSteps][kTileN + 4];
 
-  // kTileSteps steps of `lane` from `step` on: weights to registers, as they are expanded on their way, rows of x to buffer
-  // `to` by themselves. As registers for both, the main loop spilled (70 ms instead of 52 for 2048 rows of an 8B LM head on an
-  // H200).
+  // Issues the loads of kTileSteps steps of `lane`, from `step` on: weights to registers next_w, because they are
+  // converted to floats before they are stored, and x by asynchronous copies to buffer `to`. With both in registers the
+  // main loop spilled (70 ms instead of 52 for 2048 rows of an 8B LM head on an H200).
   static __device__ __forceinline__ void Fetch(const float* x, int64_t x_stride, const ExactWeightView& w, int64_t m0,
                                                int64_t n0, int steps, int lane, int step, int to, Rows& xs,
                                                uint4 (&next_w)[kLoadsM]) {
@@ -164,6 +171,7 @@ struct ExactTiles {
     }
   }
 
+  // Converts the weights in next_w to floats and stores them to `buffer` of ws.
   static __device__ __forceinline__ void Store(const uint4 (&next_w)[kLoadsM], int buffer, Weights& ws) {
 #pragma unroll
     for (int k = 0; k < kLoadsM; ++k) {
@@ -175,14 +183,15 @@ struct ExactTiles {
     }
   }
 
-  // Steps of a buffer, in order.
+  // Accumulates the kTileSteps steps of `buffer`, in order. tm, tn: this thread's place in the tile.
   static __device__ __forceinline__ void Multiply(const Weights& ws, const Rows& xs, int buffer, int tm, int tn,
                                                   float (&acc)[kThreadN][kThreadM]) {
 #pragma unroll
     for (int s = 0; s < kTileSteps; ++s) {
       float wv[kThreadM];
       float xv[kThreadN];
-      // Two groups of four, half a tile apart: a quarter warp reads 128 contiguous bytes.
+      // Each thread's 8 weight rows are two groups of four, half a tile apart, so a quarter warp reads 128 contiguous
+      // bytes.
       *reinterpret_cast<float4*>(wv) = *reinterpret_cast<const float4*>(&ws[buffer][s][tm * 4]);
       *reinterpret_cast<float4*>(wv + 4) = *reinterpret_cast<const float4*>(&ws[buffer][s][kTileM / 2 + tm * 4]);
 #pragma unroll
@@ -195,7 +204,7 @@ struct ExactTiles {
     }
   }
 
-  // A thread's outputs of the tile whose first row of x is n0 and weight row m0.
+  // Stores this thread's outputs of the tile that begins at row n0 of x and weight row m0.
   static __device__ __forceinline__ void Write(const float (&acc)[kThreadN][kThreadM], int64_t n0, int64_t m0, int tm,
                                                int tn, int64_t x_rows, int64_t w_rows, const LinearOutput& out,
                                                const SiteReporter& reporter) {
@@ -217,6 +226,8 @@ struct ExactTiles {
   }
 };
 
+// y = x @ w^T for many rows of x. blockIdx.x: tile of x rows, blockIdx.y: tile of weight rows. x:
+// [lane][step][x_stride], transposed by TransposeKernel.
 template <typename T, int kThreadN>
 __global__ void __launch_bounds__(kTileThreads, 2)
     ExactTileKernel(const float* x, int64_t x_stride, int64_t x_rows, ExactWeightView w, LinearOutput out,
@@ -228,7 +239,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   const int t = static_cast<int>(threadIdx.x);
   const int tm = t % Tiles::kThreadsM;
   const int tn = t / Tiles::kThreadsM;
-  // x tiles vary fastest: blocks that run together share the weight rows through the L2.
+  // Tiles of x vary fastest: blocks that run at the same time share weight rows through the L2.
   const int64_t n0 = static_cast<int64_t>(blockIdx.x) * Tiles::kTileN;
   const int64_t m0 = static_cast<int64_t>(blockIdx.y) * kTileM;
   const int steps = static_cast<int>(w.padded_cols / kDotLanes);
@@ -263,7 +274,8 @@ __global__ void __launch_bounds__(kTileThreads, 2)
       __syncthreads();
       buffer ^= 1;
     }
-    // Carry: every set digit below the first clear one is an earlier partial sum to add; the last index has them all.
+    // Carry of the binary counter: each set bit of `index` below its first clear bit is a waiting partial tile to add.
+    // At the last index all of them are added.
     int level = 0;
 #pragma unroll 1
     for (; (index >> level & 1) != 0; ++level) {
@@ -283,8 +295,9 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   Tiles::Write(acc, n0, m0, tm, tn, x_rows, w.rows, out, reporter);
 }
 
-// x for the tile kernel: [lane][step][row], so that a step of a lane is one line of rows, padded with zeros to a multiple
-// of kTransposeTile rows.
+// Transposes x [rows][x_stride] to out [lane][step][out_stride] for ExactTileKernel, so that one step of a lane is a
+// contiguous line of rows. Rows are padded with zeros to a multiple of kTransposeTile. One block per tile of
+// kTransposeTile columns x kTransposeTile rows.
 constexpr int kTransposeTile = kExactTileRows;
 __global__ void __launch_bounds__(kTransposeTile * 8)
     TransposeKernel(const float* x, int64_t x_stride, int64_t rows, int64_t cols, float* out, int64_t out_stride) {

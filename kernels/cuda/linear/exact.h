@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exact fp32 linears: every dot product in kDotLanes strided lanes of fused multiply-adds, folded by halves.
+// Exact fp32 linears: every dot product is computed in kDotLanes strided lanes of fused multiply-adds, which are then
+// folded by halves (kernels/math/reduce.h).
 //
-// Bits: those of the CPU backend, for every number of rows: a batch only shares the weight's bytes.
+// Bits: identical to the CPU backend for every number of rows; a batch shares the weight's bytes, not the sums.
 #pragma once
 
 #include "kernels/cuda/prologue/activations.h"
@@ -11,7 +12,8 @@
 
 namespace stoch::cuda {
 
-// y = x @ w^T. Shapes: x F32 [rows, x_stride], columns w.cols..w.padded_cols-1 are +0. Requires: PlanExactLinear's plan.
+// y = x @ w^T, set or added to `out`. x: F32 [rows, x_stride], with +0 in columns w.cols .. w.padded_cols - 1.
+// Requires: `plan` from PlanExactLinear.
 void LaunchExactLinear(DeviceContext& ctx, const LinearPlan& plan, const float* x, int64_t x_stride, int64_t rows,
                        const ExactWeightView& w, const LinearOutput& out, const SiteReporter& reporter);
 

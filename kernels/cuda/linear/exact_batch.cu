@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A half warp owns four weight rows, a thread per lane of their dot products with all tokens of a tile: a weight goes
-// from memory to a register once and is multiplied with every token there. Tokens wait in shared memory, transposed, so
-// that one load brings four of them; with 32 tokens the fused multiply-adds are what bounds the kernel, with 8 the
-// weights' bytes.
+// Exact linears of a batch of tokens. A half warp computes four weight rows for all tokens of a tile, each thread one
+// lane of the dot products (kernels/math/reduce.h): a weight goes from memory to a register once and is multiplied with
+// every token. Tokens are staged in shared memory, transposed, so that one 16-byte load brings four of them. With 32
+// tokens per tile the kernel is bound by fused multiply-adds, with 8 by the bytes of the weights.
 #include "kernels/base/check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/dispatch.h"
@@ -22,20 +22,21 @@ constexpr int kRowsAtOnce = 4;  // weight rows of a half warp
 constexpr int kBlockRows = kThreads / kDotLanes * kRowsAtOnce;
 constexpr int kStages = kExactBatchStages;
 
-// Tokens of a dimension, one dimension after the other. Four floats apart from a power of two: eight lanes that read 16
-// bytes each then meet all banks.
+// Floats from one dimension to the next in shared memory; a dimension holds the values of all kTokens tokens. The
+// padding of four floats avoids bank conflicts when eight lanes read 16 bytes each.
 template <int kTokens>
 constexpr int kPitch = kTokens + kExactBatchPadding;
 
 struct BatchArgs {
-  const float* tokens = nullptr;  // [token tile][padded_cols][kPitch]
+  const float* tokens = nullptr;  // x as [token tile][padded_cols][kPitch], written by InterleaveKernel
   ExactWeightView w;
   LinearOutput out;
-  int64_t rows = 0;  // tokens
+  int64_t rows = 0;  // number of tokens
   SiteReporter reporter;
 };
 
-// x as [token tile][padded_cols][kPitch]; tokens that do not exist are 0.
+// Writes x [rows][x_stride] as out [token tile][padded_cols][kPitch], with zeros for tokens beyond `rows`. One block
+// per 64 columns (blockIdx.x) of a token tile (blockIdx.y).
 template <int kTokens>
 __global__ void __launch_bounds__(kThreads)
     InterleaveKernel(const float* x, int64_t x_stride, int64_t rows, int64_t cols, float* out) {
@@ -57,7 +58,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// One step of a lane: weights[r] times every token.
+// Multiplies one element of each of the four weight rows with the same element of every token. tokens: [kTokens],
+// shared memory.
 template <int kTokens>
 __device__ __forceinline__ void MultiplyStep(const float* tokens, const float (&weights)[kRowsAtOnce],
                                              float (&acc)[kTokens * kRowsAtOnce]) {
@@ -76,8 +78,9 @@ __device__ __forceinline__ void MultiplyStep(const float* tokens, const float (&
   }
 }
 
-// Folds kCount sums over 2 * kStep lanes by halves; lane l ends with those from kCount / kDotLanes * l on in front,
-// where kStep starts at kDotLanes / 2. Lanes of an upper half add in the other order, which gives the same.
+// Folds kCount sums over groups of 2 * kStep lanes by halves, as reduce.h does, and scatters the totals: called with
+// kStep = kDotLanes / 2, lane l ends with totals kCount / kDotLanes * l and following at the front of acc. Lanes of an
+// upper half add the two operands in the other order, which gives equal bits.
 template <int kCount, int kStep, int kSize>
 __device__ __forceinline__ void FoldShared(float (&acc)[kSize], int lane) {
   const bool upper = (lane & kStep) != 0;
@@ -90,13 +93,15 @@ __device__ __forceinline__ void FoldShared(float (&acc)[kSize], int lane) {
   if constexpr (kStep > 1) FoldShared<kCount / 2, kStep / 2>(acc, lane);
 }
 
+// y = x @ w^T. blockIdx.x: kBlockRows weight rows, blockIdx.y: tile of kTokens tokens. Shared memory is a ring of
+// kStages stages of kPieceDims dimensions.
 template <typename T, int kTokens>
 __global__ void __launch_bounds__(kThreads, kTokens > 16 ? 1 : 2) ExactBatchKernel(const BatchArgs args) {
   constexpr int kVector = 16 / sizeof(T);
-  constexpr int kPieceDims = kDotLanes * kVector;  // one 16-byte load of all lanes
+  constexpr int kPieceDims = kDotLanes * kVector;  // columns that kDotLanes lanes cover with one 16-byte load each
   constexpr int kPieceFloats = kPieceDims * kPitch<kTokens>;
   constexpr int kSums = kTokens * kRowsAtOnce;
-  extern __shared__ __align__(16) float shared[];  // [kStages][kPieceFloats]
+  extern __shared__ __align__(16) float shared[];  // ring of tokens [kStages][kPieceDims][kPitch]
   const int lane = static_cast<int>(threadIdx.x) % kDotLanes;
   const int64_t first = int64_t{blockIdx.x} * kBlockRows + static_cast<int>(threadIdx.x) / kDotLanes * kRowsAtOnce;
   const int pieces = static_cast<int>(args.w.padded_cols / kPieceDims);
@@ -122,11 +127,12 @@ __global__ void __launch_bounds__(kThreads, kTokens > 16 ? 1 : 2) ExactBatchKern
     }
     CommitCopies();
   };
-  // With few tokens a piece is soon done with: more of them are on their way.
+  // With few tokens the products of a piece take little time, so weights of two pieces are kept in flight.
   constexpr int kAhead = kTokens > 8 ? 1 : 2;
   uint4 ring[kAhead + 1][kRowsAtOnce];
 #pragma unroll
-  for (int p = 0; p < kAhead; ++p) load(p, ring[p]);  // weights do not depend on earlier kernels
+  // Weights do not depend on earlier kernels, so they load before WaitForPrevious.
+  for (int p = 0; p < kAhead; ++p) load(p, ring[p]);
   StartNext();
   WaitForPrevious();
   args.reporter.Begin();

@@ -24,11 +24,12 @@ using fixed::kStepCols;
 using fixed::kWeightStepBytes;
 using fixed::Operand;
 
-// -------------------------------------------------------------------------------------------------- integers of x ----
+// ---- FixedInputKernel: x as operand B of the integer products ----
 
-constexpr int kInputThreads = kRowLanes;  // one thread a lane of RMSNorm's sum
+constexpr int kInputThreads = kRowLanes;  // one thread per lane of RMSNorm's sum (kernels/math/reduce.h)
 
-// One block a row of x, and one a row that fills the last tile with zeros.
+// Computes f(x) of one row, rounds it to integers of the row's power of two (math/fixed_point.h) and writes their
+// digits to `to`. One block per row; blocks beyond `rows` fill the last tile with zeros. Reports NaN and infinity.
 template <Prologue P>
 __global__ void __launch_bounds__(kInputThreads)
     FixedInputKernel(RowSource source, int64_t rows, int64_t cols, Operand to, SiteReporter reporter) {
@@ -67,7 +68,7 @@ __global__ void __launch_bounds__(kInputThreads)
     if (threadIdx.x == 0) squares = 0;
     __syncthreads();
   }
-  // A thread makes what a thread of a quad multiplies in a step: eight numbers.
+  // A thread writes the eight features that one thread of a quad multiplies in a step of 32.
   const int64_t tile = row / to.tile_rows;
   const int in_tile = static_cast<int>(row % to.tile_rows);
   for (int64_t i = threadIdx.x; i < to.steps * 4; i += kInputThreads) {
@@ -107,18 +108,20 @@ __global__ void __launch_bounds__(kInputThreads)
   *to.best = 0;
 }
 
-// ------------------------------------------------------------------------------------------------------ a few rows ----
+// ---- FixedVectorKernel: up to kVectorRows rows of x ----
 
 constexpr int kVectorWarps = 4;
 constexpr int kVectorThreads = kVectorWarps * kWarp;
 constexpr int kVectorWeightRows = FixedWeightView::kGroupRows;
 
-// A block owns 16 weight rows; its warps take blocks of columns in turn. Every digit of every row of x is a column of
-// the products, 8 * kTiles in all. Weights are read once and bound the kernel.
+// y = f(x) @ w^T with mma.sync. A block has 16 weight rows; its warps take blocks of kBlockCols columns in turn. Each
+// digit of each row of x is one column of operand B, 8 * kTiles columns in all. Weights are read once; the kernel is
+// bound by their bytes.
 template <typename T, int kTiles>
 __global__ void __launch_bounds__(kVectorThreads) FixedVectorKernel(const FixedArgs args) {
   constexpr int kColumns = 8 * kTiles;
-  __shared__ int32_t sums[kVectorWarps][2][kVectorWeightRows][kColumns];  // of the weights' low and high bytes
+  // Each warp's sums of products with the low ([0]) and the high ([1]) bytes of the weights.
+  __shared__ int32_t sums[kVectorWarps][2][kVectorWeightRows][kColumns];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kVectorWeightRows;
@@ -138,11 +141,11 @@ __global__ void __launch_bounds__(kVectorThreads) FixedVectorKernel(const FixedA
       }
     }
   };
-  load(warp);  // weights do not depend on earlier kernels
+  load(warp);  // weights do not depend on earlier kernels, so they load before WaitForPrevious
   WaitForPrevious();
   int32_t low_sums[kTiles][4] = {};
   int32_t high_sums[kTiles][4] = {};
-  // Thread t of a quad has bytes 4 t on of the column of its quad.
+  // Thread t of a quad reads bytes 4 t .. 4 t + 3 of its quad's column.
   const int8_t* x = args.x.bytes + lane * 4;
   for (int block = warp; block < blocks; block += kVectorWarps) {
     uint32_t low[kBlockSteps][4];

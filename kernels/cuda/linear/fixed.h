@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linears that multiply as integers (math/fixed_point.h), on int8 tensor cores: the exact LM head.
+// Linears computed as products of integers (math/fixed_point.h) on int8 tensor cores, for the exact LM head.
 //
-// An integer of a weight is two bytes q = 256 high + low, low unsigned; one of x is three signed bytes, the lowest first:
-// a = d0 + 256 d1 + 65536 d2. Sums of each pair of bytes fit 32 bits up to kMaxFixedColumns columns; they join at the end.
-// Weights stay the floats that they are stored as: whoever multiplies makes their bytes in registers.
+// An integer q of a weight is two bytes, q = 256 high + low with low unsigned. An integer a of x is three signed bytes
+// ("digits"), the lowest first: a = d0 + 256 d1 + 65536 d2. The sum of products of any two bytes fits 32 bits for up to
+// kMaxFixedColumns columns; these sums are combined in 64 bits at the end. Weights are stored as 16-bit floats, and
+// kernels make the bytes in registers.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,9 @@
 
 namespace stoch::cuda {
 
-// y = f(x) @ w^T, f the prologue of `source`. Shapes: source [rows, w.cols]. Requires: PlanFixedLinear's plan.
-// Bits: those of the CPU backend. Reports NaN and infinity.
+// y = f(x) @ w^T, set or added to `out`, with f the prologue of `source`. Shapes: source [rows, w.cols]. Requires:
+// `plan` from PlanFixedLinear.
+// Bits: identical to the CPU backend. Reports NaN and infinity.
 void LaunchFixedLinear(DeviceContext& ctx, const LinearPlan& plan, const RowSource& source, int64_t rows,
                        const FixedWeightView& w, const LinearOutput& out, const SiteReporter& reporter);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a kernel of fixed.h gets. Private to this folder.
+// Arguments and sizes of the kernels of fixed.h. Private to this folder.
 #pragma once
 
 #include <cstdint>
@@ -11,40 +11,44 @@
 
 namespace stoch::cuda::fixed {
 
-inline constexpr int kDigits = 3;  // bytes of a number of x
+inline constexpr int kDigits = 3;  // bytes of an integer of x
 inline constexpr int kStepCols = FixedWeightView::kStepCols;
 inline constexpr int kBlockCols = FixedWeightView::kBlockCols;
-inline constexpr int kBlockSteps = kBlockCols / kStepCols;  // that weights are loaded for at a time
-// Loads of weights in a step of a group of 16 rows: two halves of 16 bytes a lane.
+inline constexpr int kBlockSteps = kBlockCols / kStepCols;  // steps of 32 columns whose weights are loaded at a time
+// Bytes of weights of a group of 16 rows in one step; a lane loads two 16-byte halves of them.
 inline constexpr int kWeightStepBytes = FixedWeightView::kGroupRows * kStepCols * 2;
-inline constexpr int kVectorRows = 8;   // rows of x of the kernel that reads weights straight into products
+// Most rows of x for FixedVectorKernel, which reads weights straight into mma.sync operands.
+inline constexpr int kVectorRows = 8;
 inline constexpr int kTileTokens = 64;  // rows of x of a tile
 inline constexpr int kTileColumns = kDigits * kTileTokens;
 
-// x as operand B: [tile][step][half][column][16 bytes], so that 8 columns of a half are one core matrix of wgmma and of
-// ldmatrix. A column is one digit of one row of x. A step's half h has bytes 4 t .. 4 t + 3 of columns 8 t + 4 h on of x,
-// for thread t of a quad: the eight numbers that it loads of a row of weights.
+// x as operand B of the products: digits of integers, `bytes` as [tile][step][half][column][16 bytes]. A column is one
+// digit of one row of x; 8 columns of a half are one core matrix for wgmma and ldmatrix. In a column, bytes
+// 4 t .. 4 t + 3 of half h are features 32 * step + 8 t + 4 h and the next three: thread t of a quad multiplies them
+// with the eight weights that it loads of a row.
 struct Operand {
   int8_t* bytes = nullptr;
-  double* units = nullptr;  // [rows]: FixedUnit of each
-  int columns = 0;          // of a tile
+  double* units = nullptr;  // [rows]: value of one unit of each row's integers (FixedUnit)
+  int columns = 0;          // columns of a tile, padding included
   int tile_rows = 0;        // rows of x of a tile
-  bool by_digit = false;    // column digit * tile_rows + row, else row * kDigits + digit
-  int64_t steps = 0;        // along a weight's padded columns
-  // Bounds of a row that finds its largest output (fixed_screen.h), written: the norm of its integers, rounded up, and 0.
+  bool by_digit = false;    // digit d of row r is column d * tile_rows + r if true, else r * kDigits + d
+  int64_t steps = 0;        // steps of 32 columns in w.padded_cols
+  // Outputs for fixed_screen.h, null if not needed: the norm of row 0's integers, rounded up, and the word `best`,
+  // which is zeroed.
   double* norm = nullptr;
   uint32_t* best = nullptr;
 };
 
 struct FixedArgs {
   Operand x;
-  int64_t rows = 0;  // of x
+  int64_t rows = 0;  // rows of x
   FixedWeightView w;
   LinearOutput out;
   SiteReporter reporter;
 };
 
-// Tiles of 128 weight rows x kTileTokens rows of x. Requires: x in whole tiles of kTileTokens, by_digit.
+// Linears of many rows of x, in tiles of 128 weight rows x kTileTokens rows of x. Requires: args.x has whole tiles of
+// kTileTokens rows, by_digit.
 void LaunchFixedTiles(DeviceContext& ctx, const FixedArgs& args);
 
 }  // namespace stoch::cuda::fixed

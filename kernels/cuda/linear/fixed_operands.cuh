@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights as operands A of the int8 products of fixed.h: bytes of the numbers that a lane loads.
+// Makes A operands of the int8 products of fixed.h from the 16-bit weights that a lane loads.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,15 @@
 
 namespace stoch::cuda::fixed {
 
-// The bytes of eight weights of one row: two registers of each byte, the first and second half.
+// The bytes of the integers of eight weights of one row: low and high bytes of weights 0..3 in word 0, of weights 4..7
+// in word 1.
 struct Bytes {
   uint32_t low[2];
   uint32_t high[2];
 };
 
-// Rint(w * scale) of eight packed weights. Bits: a float of 1.5 * 2^23 and above holds integers, so the sum rounds
-// as Rint does, and the product is exact (or below a half, where it is a denormal).
+// The bytes of Rint(w * scale) for eight packed weights w. Bits: the product is exact (or below one half, where it may
+// be a denormal), and floats from 1.5 * 2^23 on are integers, so adding kMagic rounds as Rint does.
 template <typename T>
 __device__ __forceinline__ Bytes BytesOf(const uint4& packed, float scale) {
   constexpr float kMagic = 12582912.0f;
@@ -28,7 +29,7 @@ __device__ __forceinline__ Bytes BytesOf(const uint4& packed, float scale) {
     uint32_t q[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) q[i] = FloatToBits(Fma(w[4 * half + i], scale, kMagic));
-    const uint32_t first = __byte_perm(q[0], q[1], 0x5140);  // low, low, high, high
+    const uint32_t first = __byte_perm(q[0], q[1], 0x5140);  // the low bytes of q[0] and q[1], then their high bytes
     const uint32_t second = __byte_perm(q[2], q[3], 0x5140);
     bytes.low[half] = __byte_perm(first, second, 0x5410);
     bytes.high[half] = __byte_perm(first, second, 0x7632);
@@ -36,7 +37,8 @@ __device__ __forceinline__ Bytes BytesOf(const uint4& packed, float scale) {
   return bytes;
 }
 
-// Operands A of a warp's 16 weight rows in one step, from this thread's 16 bytes of rows lane / 4 and 8 + lane / 4.
+// The A operands of a warp's 16 weight rows for one step. packed, scales: this thread's eight weights, and the scale,
+// of row lane / 4 and of row 8 + lane / 4.
 template <typename T>
 __device__ __forceinline__ void MakeOperands(const uint4 (&packed)[2], const float (&scales)[2], uint32_t (&low)[4],
                                              uint32_t (&high)[4]) {

@@ -17,12 +17,13 @@ constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kPickThreads = 256;
 constexpr int kPickBlocksPerSm = 2;
-constexpr int kPickSteps = 8;                  // of a row's columns that a warp loads at once
-constexpr int kPickAhead = 16;                 // of those, in flight
-constexpr int kScreenSteps = 2 * kBlockSteps;  // that bytes are loaded for at a time
+constexpr int kPickSteps = 8;                  // steps of 32 columns that a warp loads at once, four lanes a step
+constexpr int kPickAhead = 16;                 // loads that a lane keeps in flight
+constexpr int kScreenSteps = 2 * kBlockSteps;  // steps whose bytes a lane keeps in flight
 
-// A block 16 rows, as FixedVectorKernel, but of bytes that are operands as they are stored. Every output is at least what
-// it is set to here, and at most uppers[row].
+// Bounds of all outputs from the weights' screen bytes. One block per 16 weight rows, as in FixedVectorKernel, but the
+// bytes are stored as mma.sync operands. Writes a lower bound to out[row] and an upper bound to uppers[row], and raises
+// screen.best to the largest lower bound.
 __global__ void __launch_bounds__(kThreads) ScreenKernel(const FixedArgs args) {
   constexpr int kColumns = 8;
   __shared__ int32_t sums[kWarps][kGroupRows][kColumns];
@@ -37,7 +38,7 @@ __global__ void __launch_bounds__(kThreads) ScreenKernel(const FixedArgs args) {
       if (first + k < steps) ahead[k] = LoadStreaming(bytes + int64_t{first + k} * (kWarp * 16));
     }
   };
-  load(warp * kScreenSteps);  // weights do not depend on earlier kernels
+  load(warp * kScreenSteps);  // weights do not depend on earlier kernels, so they load before WaitForPrevious
   WaitForPrevious();
   StartNext();
   int32_t sum[4] = {};
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(kThreads) ScreenKernel(const FixedArgs args) {
     const double unit = FixedUnit(args.w.scales[row]);
     const float lower = FixedResult(middle - rest, args.x.units[0], unit);
     const float upper = FixedResult(middle + rest, args.x.units[0], unit);
-    // Beyond floats, it is computed whatever the others are.
+    // A row whose bounds overflow floats gets the upper bound infinity, so PickRowsKernel always computes it.
     const bool is_finite = IsFinite(lower) && IsFinite(upper);
     args.w.screen.uppers[row] = is_finite ? upper : BitsToFloat(0x7f800000u);
     args.out.data[row] = lower;
@@ -92,14 +93,14 @@ __device__ __forceinline__ int DotUnsigned(uint32_t a, uint32_t b, int c) {
   return d;
 }
 
-// The product of one row, by a warp; all lanes get it.
+// The exact 64-bit sum of one weight row with x. Called by a whole warp; every lane gets the sum.
 template <typename T>
 __device__ __forceinline__ int64_t RowSum(const FixedArgs& args, int64_t row) {
   constexpr int kColumns = 8;
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int steps = static_cast<int>(args.x.steps);
   const float scale = args.w.scales[row];
-  // Lanes 4 k .. 4 k + 3 take a step.
+  // Four adjacent lanes share a step: lanes 4 k .. 4 k + 3 take steps k, k + 8, ...
   const auto* weights = static_cast<const uint4*>(args.w.data) + args.w.vector_offset(row, 0) + lane % 4;
   int low[kDigits] = {};
   int high[kDigits] = {};
@@ -137,7 +138,9 @@ __device__ __forceinline__ int64_t RowSum(const FixedArgs& args, int64_t row) {
   return sum;
 }
 
-// A lane looks at an output; its warp computes those that can be the largest.
+// Computes exactly the outputs whose upper bound reaches screen.best, and writes them over their lower bounds. Each
+// lane tests one output; its warp then computes the selected ones together. Persistent grid of kPickBlocksPerSm blocks
+// per SM.
 template <typename T>
 __global__ void __launch_bounds__(kPickThreads) PickRowsKernel(const FixedArgs args) {
   WaitForPrevious();

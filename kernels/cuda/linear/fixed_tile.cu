@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fixed-point linears of many rows of x: a block computes 128 weight rows x 64 rows of x. Every warp makes the bytes of
-// 16 weight rows in registers, and multiplies them with all three digits of x, which wait in shared memory.
+// Fixed-point linears of many rows of x. A block computes 128 weight rows x 64 rows of x: each warp makes the bytes of
+// its 16 weight rows in registers and multiplies them with all three digits of x, which are staged in shared memory.
 //
-// Sums of products that stand for the same power of 256 share accumulators: four of them an output. Those are what fills
-// the registers, so that one block runs on an SM.
+// Products of the same power of 256 share an accumulator, so an output has four accumulators. These fill the registers,
+// so one block runs per SM.
 #include <algorithm>
 
 #include "kernels/cuda/base/cuda_check.h"
@@ -22,31 +22,33 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kTileRows = kThreads / 32 * 16;
-constexpr int kLevels = kDigits + 1;  // powers of 256 of a product of a weight's two bytes and x's three
-// Stages of shared memory, of the columns of one block of a weight. Copies for the stage after next may be issued while products of
-// the one in front still read theirs.
+constexpr int kLevels = kDigits + 1;  // powers of 256 that occur when a weight's two bytes meet the three digits of x
+// Pipeline stages in shared memory, each for kBlockCols columns. Four stages allow copies for two stages ahead to be
+// issued while products still read the current one.
 constexpr int kStages = 4;
 constexpr int kStageBytes = kBlockSteps * kTileColumns * kStepCols;
-constexpr int kSums = kTileTokens / 2;  // accumulators of a thread in a level
-// Blocks of weights that the L2 is asked for ahead of those that are loaded.
+constexpr int kSums = kTileTokens / 2;  // accumulators of a thread for one power of 256
+// Blocks of kBlockCols columns that weights are prefetched into the L2, ahead of the loads.
 constexpr int kAskedBlocks = 4;
-// Tiles of x that blocks take one after the other for the same weight rows: as many as leave room for weights in the L2.
+// Tiles of x that follow each other for the same weight rows: as many as leave room for the weights in the L2.
 constexpr int kGroupTiles = 16;
 
-// Has the L2 bring a group's weights of `blocks` blocks, a lane's address.
+// Prefetches `blocks` blocks of columns of a warp's 16 weight rows into the L2. weights: their address. Called by one
+// lane.
 __device__ __forceinline__ void AskForWeights(const uint8_t* weights, int blocks) {
 #if __CUDA_ARCH__ >= 900
   BulkPrefetch(weights, static_cast<uint32_t>(blocks) * (kBlockSteps * kWeightStepBytes));
 #else
-  static_cast<void>(weights);  // nothing asks for so much at once there
+  static_cast<void>(weights);  // bulk prefetch needs sm_90; other GPUs do without
   static_cast<void>(blocks);
 #endif
 }
 
-// A step's products of a warp's 16 weight rows by mma.sync.
+// Products of a warp's 16 weight rows with kTileTokens rows of x in one step, by mma.sync. step: shared address of the
+// step's x.
 __device__ __forceinline__ void MultiplyWarp(const uint32_t (&low)[4], const uint32_t (&high)[4], uint32_t step,
                                              int32_t (&sums)[kLevels][kSums]) {
-  // Matrices of an ldmatrix: both halves of two tiles of 8 columns.
+  // One ldmatrix loads four matrices: both halves of two tiles of 8 columns.
   const uint32_t lane = threadIdx.x % 32;
   const uint32_t from = step + lane / 8 % 2 * (kTileColumns * 16) + (lane / 16 * 8 + lane % 8) * 16;
 #pragma unroll
@@ -69,8 +71,8 @@ __device__ __forceinline__ void MultiplyWarp(const uint32_t (&low)[4], const uin
   }
 }
 
-// A warpgroup's 64 rows by wgmma; returns when the products of the step before have ended, so that its operands
-// are free.
+// Products of a warpgroup's 64 weight rows with kTileTokens rows of x in one step, by wgmma. Returns when the products
+// of the previous step are complete, so the operand registers of that step may be overwritten.
 __device__ __forceinline__ void MultiplyGroup(uint32_t (&low)[4], uint32_t (&high)[4], uint32_t step,
                                               int32_t (&sums)[kLevels][kSums]) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -86,13 +88,14 @@ __device__ __forceinline__ void MultiplyGroup(uint32_t (&low)[4], uint32_t (&hig
   WgmmaCommit();
   WgmmaWait<1>(sums[0]);
 #else
-  __trap();  // chosen only where GpuTraits has wgmma
+  __trap();  // never launched: GpuTraits::has_wgmma chooses the kernel
 #endif
 }
 
-// Tiles in the order in which blocks take them: those of x vary fastest within a group, then weight rows, then groups, so
-// that blocks that run together share both.
+// The order in which blocks take tiles: tiles of x vary fastest within a group of kGroupTiles, then weight rows, then
+// groups. Blocks that run at the same time thus share both x and weights through the L2.
 struct Tiles {
+  // Number of tiles along the rows of x, and along the weight rows.
   int64_t of_x;
   int64_t of_rows;
   __host__ __device__ explicit Tiles(const FixedArgs& args)
@@ -100,9 +103,11 @@ struct Tiles {
   __host__ __device__ int64_t count() const { return of_x * of_rows; }
 
   struct Place {
+    // Index of the tile along x, and along the weight rows.
     int64_t x, rows;
-    bool is_first;  // of a group: it is who asks for its weights
+    bool is_first;  // first tile of a group for these weight rows: its block prefetches them into the L2
   };
+  // The tile that is number `index` in the order.
   __device__ Place At(int64_t index) const {
     const int64_t group = index / (kGroupTiles * of_rows);
     const int64_t in_group = index - group * kGroupTiles * of_rows;
@@ -111,16 +116,20 @@ struct Tiles {
   }
 };
 
-// x of the block's tiles, one after the other, to the stages of shared memory; a copy is of one block of columns.
+// Copies x of the block's tiles, one tile after the other, to the pipeline stages in shared memory.
 struct TileCopies {
   const FixedArgs& args;
   const Tiles& tiles;
-  uint32_t stages;  // the shared address of stage 0
+  uint32_t stages;  // shared address of stage 0
+  // The next tile to begin.
   int64_t tile = blockIdx.x;
-  int left = 0;  // blocks of the tile
+  int left = 0;  // blocks of columns of the current tile that are not copied yet
+  // Stage that the next copy goes to.
   uint32_t stage = 0;
+  // Global address that this thread copies from next.
   const int8_t* x = nullptr;
 
+  // Issues the copy of the next block of columns to the next stage; commits an empty group after the last tile.
   __device__ __forceinline__ void Next() {
     if (left == 0 && tile < tiles.count()) {
       x = args.x.bytes + tiles.At(tile).x * args.x.steps * (kTileColumns * kStepCols) + threadIdx.x * 16;
@@ -140,7 +149,8 @@ struct TileCopies {
   static_assert(kStageBytes % (16 * kThreads) == 0);
 };
 
-// A thread's outputs of a tile from the sums of each power of 256. scales: of its two weight rows.
+// Combines the sums of each power of 256 and stores this thread's outputs of a tile. scales: of this thread's two
+// weight rows.
 __device__ __forceinline__ void WriteTile(const FixedArgs& args, const Tiles::Place& at, const float (&scales)[2],
                                           const int32_t (&sums)[kLevels][kSums]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -163,11 +173,11 @@ __device__ __forceinline__ void WriteTile(const FixedArgs& args, const Tiles::Pl
   }
 }
 
-// A block prefetches across tiles: while the last sums of a tile are written, the next one's operands are in
-// flight.
+// y = f(x) @ w^T. Persistent blocks, one per SM; block b takes tiles b, b + gridDim.x, ... Loads run across tile
+// boundaries: the next tile's operands are in flight while the outputs of a tile are stored.
 template <typename T, bool kWgmma>
 __global__ void __launch_bounds__(kThreads, 1) FixedTileKernel(const FixedArgs args) {
-  extern __shared__ __align__(128) uint8_t shared[];  // [kStages][kStageBytes]
+  extern __shared__ __align__(128) uint8_t shared[];  // pipeline stages of x, [kStages][kStageBytes]
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const Tiles tiles(args);
@@ -175,11 +185,11 @@ __global__ void __launch_bounds__(kThreads, 1) FixedTileKernel(const FixedArgs a
   const int blocks = static_cast<int>(args.x.steps / kBlockSteps);
   const int64_t last_group = (args.w.rows - 1) / FixedWeightView::kGroupRows;
 
-  // x goes to shared memory by itself, two blocks ahead.
+  // x is copied to shared memory asynchronously, two blocks of columns ahead.
   const uint32_t stages = SharedAddress(shared);
   TileCopies copies{args, tiles, stages};
 
-  // Weights go to registers one block ahead, and are asked for in the L2 some more ahead.
+  // Weights are loaded to registers one block of columns ahead, and prefetched into the L2 a few more blocks ahead.
   const uint8_t* weights = nullptr;
   const float* scales_at = nullptr;
   bool asks = false;
@@ -226,7 +236,7 @@ __global__ void __launch_bounds__(kThreads, 1) FixedTileKernel(const FixedArgs a
         uint32_t(&a_low)[4] = low[step % 2];
         uint32_t(&a_high)[4] = high[step % 2];
         MakeOperands<T>(packed[step], scales, a_low, a_high);
-        // Work that does not depend on the barrier is done before it or when products run again.
+        // Work that does not need this step's x is done before the barrier, or after the products have been issued.
         if (step == 0) {
           WaitForCopies<1>();
           if constexpr (kWgmma) FenceAsyncProxy();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights of one precision and operator share the prologue and, for SC, its codes.
+// The linear op (LinearCall): runs each weight by its precision. Weights of one precision and operator share f(x) and,
+// for SC, its quantized codes.
 #include "kernels/cuda/sc/linear.h"
 
 #include <vector>
@@ -31,7 +32,7 @@ LinearOutput OutputAt(const LinearCall& call, size_t i) {
   return {call.outs[i].ptr<float>(), call.outs[i].step(0), call.add_to_out};
 }
 
-// The weights of `call` that use one operator share the quantized f(x).
+// SC weights without extras. Weights that use one operator share launches and the quantized f(x).
 void RunSc(DeviceContext& ctx, const LinearCall& call, const RowSource& source, const SiteReporter& reporter) {
   std::vector<const ScOperator*> done;
   for (size_t i = 0; i < call.weights.size(); ++i) {
@@ -46,7 +47,7 @@ void RunSc(DeviceContext& ctx, const LinearCall& call, const RowSource& source, 
       if (weight.spec().sc.get() == op && weight.mixed() == nullptr)
         tasks.push_back({weight.view<ScWeightView>(), OutputAt(call, j)});
     }
-    // More than one launch: only one could poll.
+    // If there are several launches, only one of them could poll a shared row, so store the row to memory first.
     if (tasks.size() < call.weights.size() || tasks.size() > kMaxScTasks) ctx.row_channel().Settle();
     LaunchScLinear(ctx, *op, source, call.x.dim(0), call.x.dim(1), reporter, tasks.data(),
                    static_cast<int>(tasks.size()));
@@ -57,10 +58,11 @@ LinearPass PassOf(const LinearCall& call, const RowSource& source) {
   return {.prologue = call.prologue, .aligned = IsAligned(source), .only_largest = call.only_largest};
 }
 
-// A weight of mixed lengths with its own route.
+// A weight that needs the mixed kernels (stream lengths per row, protected channels, ...), and its planned route.
 struct MixedChoice {
   MixedTask task;
   LinearRoute route = LinearRoute::kMixedGeneric;
+  // The weight has been launched.
   bool done = false;
 };
 
@@ -78,7 +80,8 @@ std::vector<MixedChoice> ChoicesOf(DeviceContext& ctx, const LinearCall& call, c
   return choices;
 }
 
-// The first of `left` and those that share its launches: steps or prompts whose rows are quantized alike. Marks them.
+// Takes the first of `left` and all others that can share its launches: both steps or both prompts, with activations
+// quantized alike. Marks them as done.
 std::vector<MixedTask> TakeAlike(std::span<MixedChoice> left) {
   const MixedChoice& first = left.front();
   std::vector<MixedTask> tasks;
@@ -92,8 +95,8 @@ std::vector<MixedTask> TakeAlike(std::span<MixedChoice> left) {
   return tasks;
 }
 
-// Weights with extras, integers or tables: those with a kernel of steps or of prompts, then the others one by one, from f(x)
-// as floats.
+// Weights that need the mixed kernels. Those with a route for steps (few rows) or prompts are launched together; the
+// others run one by one from f(x) as floats.
 void RunMixed(DeviceContext& ctx, const LinearCall& call, const RowSource& source, const SiteReporter& reporter) {
   LinearPass pass = PassOf(call, source);
   pass.observed = ctx.observer != nullptr;
@@ -188,7 +191,7 @@ void LaunchLinear(DeviceContext& ctx, const LinearCall& call) {
   if (has_mixed) RunMixed(ctx, call, source, reporter);
   if (has_exact) RunExact(ctx, call, source, reporter);
   if (has_half) RunHalf(ctx, call, source, reporter);
-  STOCH_CHECK(!ctx.shared_slot.offered);  // it was polled, or is in memory
+  STOCH_CHECK(!ctx.shared_slot.offered);  // an op has polled the shared row, or Settle has stored it to memory
 }
 
 }  // namespace stoch::cuda

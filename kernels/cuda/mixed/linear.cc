@@ -65,10 +65,11 @@ RowSlots Dispatch(DeviceContext& ctx, Scratch& scratch, const MixedRows& input, 
   return slots;
 }
 
-// Rows in order of their slots, and how many each slot has.
+// Rows sorted stably by slot (index of a stream length), and how many rows each slot has.
 struct SortedRows {
+  // [rows]: row numbers in ascending order of slot.
   std::vector<int32_t> order;
-  std::vector<int64_t> counts;  // [slots]
+  std::vector<int64_t> counts;  // [slots]: number of rows of each slot
 };
 
 SortedRows SortRows(DeviceContext& ctx, const RowSlots& slots, int64_t rows, size_t num_slots) {
@@ -85,16 +86,18 @@ SortedRows SortRows(DeviceContext& ctx, const RowSlots& slots, int64_t rows, siz
   return sorted;
 }
 
+// SC product of rows under a row rule: sorts the rows by slot on the host, which waits for the device, and runs each
+// slot's rows as an ordinary SC linear of that length. A null operator (length 0) gives zeros.
 void RunSorted(DeviceContext& ctx, Scratch& scratch, const MixedRows& input, const MixedPart& part, const float* smooth,
                const RowSlots& slots, const SiteReporter& reporter, const LinearOutput& out) {
   const SortedRows sorted = SortRows(ctx, slots, input.rows, part.operators.size());
   const int64_t cols = part.view.dims.dims;
-  const int64_t stride = (cols + 3) / 4 * 4;  // rows that vectors of 16 bytes may be loaded from
+  const int64_t stride = (cols + 3) / 4 * 4;  // floats per row, so that rows begin at multiples of 16 bytes
   const int64_t out_features = part.view.rows;
   auto* const order = scratch.Take<int32_t>(input.rows);
   auto* const x = scratch.Take<float>(input.rows * stride);
   auto* const y = scratch.Take<float>(input.rows * out_features);
-  // From pageable memory: the copy has read it when the call returns.
+  // The source is pageable memory, so the copy has read it when the call returns.
   STOCH_CUDA(cudaMemcpyAsync(order, sorted.order.data(), sorted.order.size() * sizeof(int32_t), cudaMemcpyHostToDevice,
                              ctx.stream));
   LaunchGatherRows(ctx, input, part, smooth, order, x, stride);
@@ -115,7 +118,8 @@ void RunSorted(DeviceContext& ctx, Scratch& scratch, const MixedRows& input, con
   LaunchScatterRows(ctx, y, order, input.rows, out_features, out);
 }
 
-// The codes of a part of activations as they are read.
+// Applies the faults of non-ideal hardware to a part's quantized activations, in place. chosen: [slots], expert of each
+// slot; null: no experts.
 void ReadFaulty(DeviceContext& ctx, const MixedRows& input, const MixedPart& part, const ScSite& site,
                 const MixedScratch& codes, const int32_t* chosen = nullptr) {
   StoredCodes stored;
@@ -136,11 +140,13 @@ void ReadFaulty(DeviceContext& ctx, const MixedRows& input, const MixedPart& par
   LaunchReadCodes(ctx, stored, faults);
 }
 
+// Product of one part of a weight (some of its input channels). out = or += product. addend: [rows][out_features],
+// added to the product; null: none.
 void RunPart(DeviceContext& ctx, const MixedRows& input, const MixedPart& part, const float* smooth, LinearRoute route,
              const ScSite& site, const RowSlots& slots, const SiteReporter& reporter, const LinearOutput& out,
              const float* addend) {
   Scratch scratch(ctx.workspace);
-  // Taken in any case: a graph recorded later finds the memory.
+  // Taken on every route, so that a graph recorded later finds the memory reserved.
   const MixedScratch taken = TakeMixedScratch(scratch, part, input.rows);
   if (route == LinearRoute::kMixedSorted) return RunSorted(ctx, scratch, input, part, smooth, slots, reporter, out);
   const ScActivationView a = LaunchQuantizePart(ctx, input, part, smooth, taken, reporter);
@@ -160,7 +166,8 @@ void RunPart(DeviceContext& ctx, const MixedRows& input, const MixedPart& part, 
   LaunchPlainProduct(ctx, product);
 }
 
-// Slots of the rest are `forced`, or those of its rule; its rows go by `route`.
+// Product of a weight: its part `rest` by `route`, and its protected channels, if any, by the generic kernel. forced:
+// the slots of the rows of `rest`; null: found by the rule of `extras`.
 void Run(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const MixedWeight& weight,
          const ScExtras* extras, LinearRoute route, const RowSlots* forced, const SiteReporter& reporter,
          const LinearOutput& out, bool may_show = true) {
@@ -169,7 +176,7 @@ void Run(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const M
   const ScSite site_of_faults = extras == nullptr ? ScSite{} : extras->site;
   Scratch scratch(ctx.workspace);
   const bool both = !weight.rest.empty() && !weight.own.empty();
-  // Both products are completed before they are added.
+  // With protected channels, each product is complete before the two are added; this buffer holds the first one.
   float* const rest_out = both ? scratch.Take<float>(input.rows * weight.rows()) : nullptr;
   if (!weight.rest.empty()) {
     const RowSlots slots = forced != nullptr ? *forced : Dispatch(ctx, scratch, input, weight.rest);
@@ -215,7 +222,7 @@ void LaunchMixedExperts(DeviceContext& ctx, const MixedRows& input, const MixedE
   product.row_slots = experts.row_slots;
   if (part.hardware != nullptr) {
     const ScSite site = experts.extras == nullptr ? ScSite{} : experts.extras->site;
-    // Activations that all experts of a row share are drawn once.
+    // If the activations do not depend on the expert, the faults are drawn once for all experts of a row.
     const bool are_shared = SiteOfActivations({.op = site.op, .unit = 1}).unit == 0;
     ReadFaulty(ctx, input, part, site, taken, are_shared ? nullptr : experts.chosen);
     product.hardware = part.hardware->view();
@@ -253,7 +260,7 @@ void LaunchScMixedMatmul(DeviceContext& ctx, const TensorView& a, const TensorVi
     const RowSlots forced{device, count / a.dim(0)};
     Run(ctx, site, input, *weight, &extras, LinearRoute::kMixedGeneric, &forced, reporter, to);
   }
-  STOCH_CUDA(cudaStreamSynchronize(ctx.stream));  // the weight goes
+  STOCH_CUDA(cudaStreamSynchronize(ctx.stream));  // before `weight` is freed
 }
 
 }  // namespace stoch::cuda

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linears with mixed stream lengths, protected channels, smoothing, integers and multiplier tables.
+// SC linears with extras: stream lengths per row or (row, chunk), protected channels, smoothing, integer arithmetic,
+// multiplier tables.
 //
-// Bits: docs/research.md, as on the CPU, whichever way a call runs.
+// Bits: identical to the CPU backend on every route; defined in docs/research.md.
 #pragma once
 
 #include <cstdint>
@@ -15,28 +16,33 @@
 
 namespace stoch::cuda {
 
-// out = or += f @ w^T by kMixedGeneric or kMixedSorted.
+// out = f @ w^T or out += f @ w^T, where `input` holds the rows f. route: kMixedGeneric, or kMixedSorted, for which the
+// host waits for the device.
 void LaunchMixedRows(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const MixedTask& task,
                      LinearRoute route, const SiteReporter& reporter);
 
-// out = or += f @ w^T, one product at a time, rows of the rest at `slots` where it has a rule. Shows nothing.
+// out = or += f @ w^T, one product at a time. slots: the stream length of each row, for the part `rest` of a weight with a
+// length rule; null: none has one. Shows the observer nothing.
 void LaunchMixedProduct(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const MixedWeight& weight,
                         const ScExtras* extras, const RowSlots* slots, const SiteReporter& reporter,
                         const LinearOutput& out);
 
-// The experts that slots of a row chose, which share the operators, the lengths and the dimensions of `first`.
+// A linear of a mixture of experts with mixed weights. All experts have the operators, the length rule and the
+// dimensions of `first`.
 struct MixedExperts {
+  // The weight of expert 0.
   const MixedWeight* first = nullptr;
-  const ScExtras* extras = nullptr;     // of expert 0; null: none
-  const ScWeightView* views = nullptr;  // of their rest, in device memory
-  const int32_t* chosen = nullptr;      // [slots]
+  const ScExtras* extras = nullptr;     // extras of expert 0; null: none
+  const ScWeightView* views = nullptr;  // [experts], in device memory: codes of each expert's part `rest`
+  const int32_t* chosen = nullptr;      // [slots]: expert of each slot; a slot is one (row, choice) pair
   int64_t row_slots = 1;                // slots that share a row of the input
 };
-// out[slot] = f @ w[chosen[slot]]^T. Requires: no protected channels, no smoothing, lengths that depend on their row alone.
+// out[slot] = f @ w[chosen[slot]]^T. Requires: no protected channels, no smoothing, and a rule whose lengths depend on
+// the row alone.
 void LaunchMixedExperts(DeviceContext& ctx, const MixedRows& input, const MixedExperts& experts,
                         const SiteReporter& reporter, const LinearOutput& out);
 
-// Backend::ScMixedMatmul.
+// Implements Backend::ScMixedMatmul. Waits for the device.
 void LaunchScMixedMatmul(DeviceContext& ctx, const TensorView& a, const TensorView& b, const ScOperatorPtr& op,
                          const ScExtras& extras, std::span<const int> lengths, const TensorView& out);
 

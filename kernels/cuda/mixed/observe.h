@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What rows ran at, for Backend::ObserveLengths.
+// Reports the stream lengths at which rows ran, for Backend::ObserveLengths.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,11 @@
 
 namespace stoch::cuda {
 
-// [rows][slots.per_row], cycles. Waits for the device.
+// Stream lengths in cycles, [rows][slots.per_row]. Waits for the device.
 std::vector<int> ReadLengths(DeviceContext& ctx, const MixedPart& part, const RowSlots& slots, int64_t rows);
-// Shows the observer of `ctx` the lengths of `rows` rows. Waits for the device.
+// Copies the slots of `rows` rows to the host and tells the observer of `ctx` their stream lengths. Waits for the
+// device.
+// Requires: ctx.observer is set.
 void ShowLengths(DeviceContext& ctx, const OpSite& site, const MixedPart& part, const RowSlots& slots, int64_t rows,
                  const std::string& op);
 

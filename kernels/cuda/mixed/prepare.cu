@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block a row, or a cluster of blocks where few rows are long: it stands in front of every linear of a decode step, so
-// f(x) stays in shared memory between the norm, the metrics and the quantizer.
+// Prepares rows for the fast kernels of mixed stream lengths (prepare.h). One block per row, or a cluster of blocks per
+// row if there are few, long rows. The kernel precedes every linear of a decode step, so f(x) stays in shared memory
+// between the RMSNorm, the metrics that choose stream lengths, and the quantizer.
 #include <algorithm>
 
 #include "kernels/base/check.h"
@@ -21,11 +22,12 @@ namespace {
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kMaxChunkDims = 128;
-constexpr int kEach = kMaxChunkDims / kWarp;  // elements of a chunk that a lane quantizes
-constexpr int kMaxRanks = 8;                  // blocks of a row
-constexpr int kAhead = 4;                     // elements that a thread loads before it works on any
-constexpr int64_t kMaxClusterRows = 32;       // more fill the GPU
+constexpr int kEach = kMaxChunkDims / kWarp;  // elements of a chunk that one lane quantizes
+constexpr int kMaxRanks = 8;                  // most blocks per row
+constexpr int kAhead = 4;                     // elements that a thread loads before it processes any
+constexpr int64_t kMaxClusterRows = 32;       // with more rows than this, one block per row fills the GPU
 
+// f(x), its dimensions, and where codes [tokens][dims.padded] and scales [dims.chunks][tokens] go.
 struct PrepareArgs {
   RowSource source;
   ScDims dims;
@@ -35,35 +37,37 @@ struct PrepareArgs {
   float* scales = nullptr;
   SiteReporter reporter;
   int count = 0;
+  // Whether the metric of any task needs the norm of whole rows.
   bool needs_l2 = false;
-  bool needs_amax = false;  // of whole rows
-  int ranks = 1;            // blocks of a row
-  int64_t rank_chunks = 0;  // that one of them takes
+  bool needs_amax = false;  // any task has a metric of whole rows
+  int ranks = 1;            // blocks per row (cluster size)
+  int64_t rank_chunks = 0;  // chunks of a row that one block takes
   PrepareTask tasks[kMaxScTasks];
 };
 
 struct PrepareShared {
   float fold[kRowLanes];
   uint32_t largest[kWarps];
-  uint32_t of_block;  // the largest of them
+  uint32_t of_block;  // largest magnitude in this block's share of the row, as bits
 };
 static_assert(sizeof(PrepareShared) + 1024 == kMixedPrepareStaticBytes && kMaxChunkDims == kDecodeChunkDims);
 
-// Brings what a rule is read from into the L2, from which weights of the kernels ahead have pushed it out.
+// Prefetches the arrays of a rule into the L2, from which the weights of earlier kernels may have evicted them.
 __device__ void PrefetchRule(const LengthView& view) {
   if (view.num_thresholds > 0) PrefetchL2Line(view.thresholds);
   if (view.slot_of != nullptr) PrefetchL2Line(view.slot_of);
 }
 
-// Slots of the tasks with a metric of the whole row, by its first block, a warp a task: what one waits for, all wait for at
-// the same time. Sums of squares: where a row is one block's.
+// Writes the slots of one row for tasks whose metric is of the whole row, one warp per task so that the waits of the
+// tasks overlap. Called by all threads of the row's block 0, when every block has written of_block. values: f(x); norms
+// need the whole row in this block (ranks 1).
 __device__ void DispatchRow(const PrepareArgs& args, int64_t row, const float* values, PrepareShared& shared) {
   uint32_t bits = 0;
   for (int r = 0; r < args.ranks; ++r) bits = max(bits, *Cluster::At(&shared.of_block, r));
   const float amax = BitsToFloat(bits);
   float l2 = 0.0f;
   if (args.needs_l2) {
-    __syncthreads();  // the norm was folded
+    __syncthreads();  // the RMSNorm may still read `fold`
     if (threadIdx.x < kRowLanes) {
       float lane = 0.0f;
       for (int64_t i = threadIdx.x; i < args.dims.dims; i += kRowLanes) lane = Fma(values[i], values[i], lane);
@@ -83,7 +87,8 @@ __device__ void DispatchRow(const PrepareArgs& args, int64_t row, const float* v
   }
 }
 
-// A warp a chunk, of chunks [first, end), whose numbers `values` are.
+// Quantizes chunks [first, end) of a row, and picks the slots of tasks with a rule per chunk. One warp per chunk.
+// values: f(x) from chunk `first` on.
 __device__ void QuantizeChunks(const PrepareArgs& args, int64_t row, const float* values, int64_t first, int64_t end) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   for (int64_t c = first + threadIdx.x / kWarp; c < end; c += kWarps) {
@@ -119,9 +124,11 @@ __device__ void QuantizeChunks(const PrepareArgs& args, int64_t row, const float
   }
 }
 
+// f(x), slots, codes and scales of one row, by `ranks` blocks that share the row's chunks. values: this block's part of
+// f(x).
 template <Prologue P>
 __global__ void __launch_bounds__(kThreads) PrepareRowsKernel(const __grid_constant__ PrepareArgs args) {
-  extern __shared__ __align__(16) float values[];  // [dims]: f(x)
+  extern __shared__ __align__(16) float values[];  // f(x) of this block's chunks
   __shared__ PrepareShared shared;
   const int64_t row = blockIdx.x / static_cast<unsigned>(args.ranks);
   const int64_t rank = blockIdx.x % static_cast<unsigned>(args.ranks);
@@ -136,7 +143,8 @@ __global__ void __launch_bounds__(kThreads) PrepareRowsKernel(const __grid_const
     const PrepareTask& task = args.tasks[threadIdx.x];
     if (task.slots != nullptr) PrefetchRule(task.view);
   }
-  // A thread loads its first elements together: weights of a norm before the row is there, the row before its factor is.
+  // A thread issues its first loads together: the weights of RMSNorm before the row is available, the row before the
+  // norm's factor is.
   constexpr bool kLoadsAhead = P != Prologue::kNone;
   const int64_t mine = begin + static_cast<int>(threadIdx.x);
   const auto load = [&](const float* from, float(&to)[kAhead]) {
@@ -185,7 +193,7 @@ __global__ void __launch_bounds__(kThreads) PrepareRowsKernel(const __grid_const
     __syncthreads();
   }
   if (rank == 0) DispatchRow(args, row, values, shared);
-  if (is_cluster) Cluster::Sync();  // until then the first block reads what the others have
+  if (is_cluster) Cluster::Sync();  // keeps shared memory of all blocks alive while block 0 reads it
 }
 
 }  // namespace
@@ -210,7 +218,8 @@ ScActivationView LaunchPrepareRows(DeviceContext& ctx, Scratch& scratch, const R
     args.needs_l2 = args.needs_l2 || (of_row && view.metric != ScMetric::kAmax);
     args.needs_amax = args.needs_amax || of_row;
   }
-  // Up to kWarps chunks a block has a warp for each.
+  // Use more blocks per row until a block has at most kWarps / 2 chunks. A row of up to kWarps chunks takes one block,
+  // which has a warp for each chunk.
   int ranks = 1;
   if (ctx.traits.has_clusters && !args.needs_l2 && tokens <= kMaxClusterRows) {
     while (ranks < kMaxRanks && dims.chunks > ranks * kWarps / 2) ranks *= 2;

@@ -13,7 +13,8 @@ namespace stoch::cuda {
 
 namespace {
 
-// Products of weights whose rows have the same slots.
+// Products of all weights whose rows have the same slots, by the route that PlanMixedPrompt chooses. a: the quantized
+// rows.
 void LaunchProducts(DeviceContext& ctx, const LengthTables& tables, const RowSlots& slots, const ScActivationView& a,
                     const SlotGroup& group) {
   const CallLengths lengths{tables.groups(), tables.group_of(), slots};
@@ -23,7 +24,7 @@ void LaunchProducts(DeviceContext& ctx, const LengthTables& tables, const RowSlo
   switch (PlanMixedPrompt(ctx.traits, orders, slots.per_row, a.tokens)) {
     case LinearRoute::kMixedChunks: return LaunchScChunkWords(ctx, lengths, a, group.products.data(), count);
     case LinearRoute::kMixedGroups: return LaunchScRowGroups(ctx, lengths, a, group.products.data(), count);
-    default: break;  // kMixedPrompt
+    default: break;  // kMixedPrompt: one product for all rows at the longest length, below
   }
   const LengthGroup all{tables.longest(), tables.view().streams, {}};
   LaunchScRowGroups(ctx, {{&all, 1}, nullptr, slots}, a, group.products.data(), count);

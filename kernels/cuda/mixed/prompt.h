@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prompts of linears whose rows, or (row, chunk)s, have stream lengths of their own: products on binary tensor cores, where
-// shorter streams are zeros after their last cycle. The host waits for nothing.
+// SC linears of prompts whose rows, or (row, chunk) pairs, have different stream lengths: products on binary tensor
+// cores, where a shorter stream is padded with zeros after its last cycle. The host never waits.
 //
-// Bits: docs/research.md#mixed-lengths, as on the CPU.
+// Bits: identical to the CPU backend; defined in docs/research.md#mixed-lengths.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace stoch::cuda {
 
-// y = f(x) @ w^T, set or added.
-// Requires: 1..kMaxScTasks tasks, with routes of prompts (IsMixedPrompt), and SharesRows of each two.
+// y = f(x) @ w^T for each task, set or added to the task's output.
+// Requires: 1..kMaxScTasks tasks whose routes are for prompts (IsMixedPrompt); SharesRows holds for every two tasks.
 void LaunchMixedPrompt(DeviceContext& ctx, const OpSite& site, const RowSource& source, int64_t rows,
                        std::span<const MixedTask> tasks, const SiteReporter& reporter);
 

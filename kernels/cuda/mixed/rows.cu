@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of activations before a product with extras: gathered, smoothed, measured, quantized.
+// Prepares rows of activations for a product with extras: gathers channels, applies smoothing, computes metrics,
+// quantizes.
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/length_dispatch.h"
 #include "kernels/cuda/device/lengths.cuh"
@@ -13,6 +14,8 @@ namespace {
 constexpr int kThreads = kRowLanes;
 constexpr int kWarps = kThreads / kWarp;
 
+// The channels of f(x) that a part of a weight multiplies. channels: [dims] column of each dimension, null: all in
+// order; smooth: [cols] divisors, null: none.
 struct PartRows {
   MixedRows input;
   const int32_t* channels = nullptr;
@@ -28,7 +31,7 @@ struct PartRows {
   }
 };
 
-// A warp a (row, chunk).
+// Metric of each (row, chunk): the largest magnitude. One warp per (row, chunk). metrics: [rows][chunks].
 __global__ void __launch_bounds__(kThreads) ChunkMetricKernel(const PartRows rows, const ScDims dims, float* metrics) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   if (index >= rows.input.rows * dims.chunks) return;
@@ -43,13 +46,16 @@ __global__ void __launch_bounds__(kThreads) ChunkMetricKernel(const PartRows row
   if (lane == 0) metrics[index] = BitsToFloat(largest);
 }
 
+// Arguments of QuantizePartKernel. Outputs: codes [rows][dims.padded], scales [chunks][rows], and for kAsymmetric zeros
+// [rows] and sums [rows] (row sums of codes).
 struct QuantizeArgs {
   PartRows rows;
   ScDims dims;
   ScopeParams params;
   ScArith arith = ScArith::kSc;
+  // Rows that share a scale.
   int64_t group = 1;
-  Extremes* extremes = nullptr;  // [chunks][rows] where group > 1
+  Extremes* extremes = nullptr;  // [chunks][rows]; null if group is 1
   uint8_t* codes = nullptr;
   float* scales = nullptr;
   float* zeros = nullptr;
@@ -57,6 +63,7 @@ struct QuantizeArgs {
   SiteReporter reporter;
 };
 
+// Extremes of one (row, chunk). Called by a whole warp; every lane gets the result.
 __device__ Extremes ChunkExtremes(const QuantizeArgs& args, int64_t row, int64_t chunk, int lane) {
   const int64_t begin = chunk * args.dims.chunk_d;
   const int64_t n = args.dims.chunk_dims(chunk);
@@ -66,6 +73,7 @@ __device__ Extremes ChunkExtremes(const QuantizeArgs& args, int64_t row, int64_t
   return WarpExtremes(e);
 }
 
+// Extremes of each (row, chunk), for scales that several rows share. One warp per (row, chunk).
 __global__ void __launch_bounds__(kThreads) PartExtremesKernel(const QuantizeArgs args) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   if (index >= args.rows.input.rows * args.dims.chunks) return;
@@ -74,7 +82,7 @@ __global__ void __launch_bounds__(kThreads) PartExtremesKernel(const QuantizeArg
   if (lane == 0) args.extremes[index] = e;
 }
 
-// A warp a (row, chunk).
+// Codes and scale of each (row, chunk). One warp per (row, chunk).
 __global__ void __launch_bounds__(kThreads) QuantizePartKernel(const QuantizeArgs args) {
   const int64_t rows = args.rows.input.rows;
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
@@ -104,6 +112,7 @@ __global__ void __launch_bounds__(kThreads) QuantizePartKernel(const QuantizeArg
   args.sums[row] = sum;
 }
 
+// to[i][j] = smoothed channel j of row order[i], one thread per element (LaunchForEach).
 struct RowGatherer {
   PartRows rows;
   int64_t dims;
@@ -116,6 +125,7 @@ struct RowGatherer {
   }
 };
 
+// out[order[i]] = from[i], or += from[i]; one thread per element (LaunchForEach).
 struct RowScatterer {
   const float* from;
   const int32_t* order;
@@ -130,7 +140,7 @@ struct RowScatterer {
 
 unsigned Blocks(int64_t work, int per_block) { return static_cast<unsigned>((work + per_block - 1) / per_block); }
 
-// Rows of side a that share a scale.
+// Number of rows of side a (activations) that share a scale.
 int64_t GroupRows(const ScOperator& op, int64_t rows) {
   const int64_t group = op.config.granularity == ScGranularity::kPerRow ? op.config.group_a : rows;
   return group < rows ? group : rows;

@@ -16,7 +16,8 @@
 namespace stoch::cuda {
 namespace {
 
-// Rows [first, ...) of a call, with the slots of all of its rows.
+// Consecutive rows of a call that one launch takes: pointers of inputs, outputs and slots are advanced to its first
+// row.
 struct Share {
   DeviceContext& ctx;
   RowSource from;
@@ -42,6 +43,8 @@ Share ShareOf(DeviceContext& ctx, const RowSource& source, std::span<const Mixed
   return share;
 }
 
+// The tables of each slot for the look-up kernels. A slot of length 0 has gain 0 and borrows the tables of the longest
+// length.
 LookupLengths MakeLengths(DeviceContext& ctx, const MixedPart& part, const RowSlots& slots) {
   LookupLengths lengths;
   lengths.slots = slots;
@@ -59,7 +62,8 @@ LookupLengths MakeLengths(DeviceContext& ctx, const MixedPart& part, const RowSl
   return lengths;
 }
 
-// Tasks that share slots share a launch, planned for the longest of their lengths.
+// Launches `rows` rows of a share. Tasks that share slots share one launch, planned for the longest of their stream
+// lengths.
 void LaunchAtLongest(const Share& share, LinearRoute route, int64_t rows) {
   DeviceContext& ctx = share.ctx;
   Scratch scratch(ctx.workspace);
@@ -81,6 +85,8 @@ void LaunchAtLongest(const Share& share, LinearRoute route, int64_t rows) {
   });
 }
 
+// Launches `rows` rows of a share with the decode kernel, all tasks together. The rows are quantized here unless the
+// kernel does it.
 void LaunchDecode(const Share& share, const LinearPlan& plan, int64_t rows) {
   DeviceContext& ctx = share.ctx;
   const std::span<const MixedTask> tasks = share.tasks();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps of a few rows, or (row, chunk)s, with stream lengths of their own: some rows at a time by the routes of
-// kernels/plan/linear/mixed.h. The host waits for nothing, so that a graph may hold them, and weights that share f(x) share
-// launches.
+// SC linears of decode steps (few rows) whose rows, or (row, chunk) pairs, have different stream lengths. The rows are
+// launched a few at a time by the routes of kernels/plan/linear/mixed.h; weights that share f(x) share launches. The
+// host never waits, so graphs may contain these ops.
 //
-// Bits: docs/research.md#mixed-lengths, as on the CPU.
+// Bits: identical to the CPU backend; defined in docs/research.md#mixed-lengths.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace stoch::cuda {
 
-// y = f(x) @ w^T, set or added.
-// Requires: 1..kMaxScTasks tasks, with routes of steps (IsMixedStep), and SharesRows of each two.
+// y = f(x) @ w^T for each task, set or added to the task's output.
+// Requires: 1..kMaxScTasks tasks whose routes are for steps (IsMixedStep); SharesRows holds for every two tasks.
 void LaunchMixedStep(DeviceContext& ctx, const OpSite& site, const RowSource& source, int64_t rows,
                      std::span<const MixedTask> tasks, const LinearPass& pass, const SiteReporter& reporter);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights of mixed lengths of one call, and their rows: quantized, with a slot for every row or (row, chunk).
+// The weights of mixed stream lengths in one call, and the preparation of their rows: quantization, and a slot (index
+// of a stream length) for every row or (row, chunk).
 #pragma once
 
 #include <array>
@@ -16,30 +17,33 @@
 
 namespace stoch::cuda {
 
-// One weight of a call, and where its product goes.
+// One weight of a call and where its product goes.
 struct MixedTask {
   const MixedWeight* weight = nullptr;
   const LinearSpec* spec = nullptr;
   LinearOutput out;
+  // Facts about the weight by which plans choose a route.
   MixedTraits traits;
 };
 MixedTask MakeMixedTask(DeviceContext& ctx, const MixedWeight& weight, const LinearSpec& spec, const LinearOutput& out);
 
-// Whether two of them can share the quantized rows of a launch.
+// Whether two tasks can share the quantized rows of a launch: equal quantizers and chunks.
 bool SharesRows(const MixedTask& a, const MixedTask& b);
 
+// Quantized rows, and the length rule and slots of each task.
 struct PreparedRows {
   ScActivationView a;
   std::array<ScTaskLengths, kMaxScTasks> lengths;
 };
-// Slots of `rows` rows for each task, which PrepareRows fills. Requires: 1..kMaxScTasks tasks.
+// Takes scratch for the slots of `rows` rows of each task; PrepareRows fills the slots. Requires: 1..kMaxScTasks tasks.
 std::array<ScTaskLengths, kMaxScTasks> TakeSlots(Scratch& scratch, int64_t rows, std::span<const MixedTask> tasks);
-// Quantizes f(x) of `rows` rows and fills their slots, of which `lengths` points to the first.
+// Quantizes f(x) of `rows` rows and writes their slots. lengths: as TakeSlots returned, its slots advanced to the first
+// of the rows.
 ScActivationView PrepareRows(DeviceContext& ctx, Scratch& scratch, const RowSource& source, int64_t rows,
                              std::span<const MixedTask> tasks, const std::array<ScTaskLengths, kMaxScTasks>& lengths,
                              const SiteReporter& reporter);
 
-// Shows the observer, if one is there, the lengths of the rows.
+// Tells the observer of `ctx`, if there is one, the stream lengths of the rows. Waits for the device.
 void ShowLengths(DeviceContext& ctx, const OpSite& site, std::span<const MixedTask> tasks,
                  const std::array<ScTaskLengths, kMaxScTasks>& lengths, int64_t rows);
 

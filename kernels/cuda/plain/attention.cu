@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block per row and query head, scores in memory, one product at a time from the table of its length.
+// Attention of any setting in mode kPerToken: a block per row and query head, scores in device memory, and one product
+// after the other looked up in the count table of its stream length.
 #include <algorithm>
 
 #include "kernels/cuda/attention/mixed.h"
@@ -11,6 +12,8 @@ namespace stoch::cuda {
 namespace plain_attention {
 namespace {
 
+// Launched with a block per (query head, row). kHardware: the product may have faults, adders made of gates or narrow
+// registers.
 template <bool kHardware>
 __global__ void __launch_bounds__(kThreads) PlainRowKernel(const __grid_constant__ RowArgs args) {
   __shared__ __align__(16) float shared[kRowLanes];
@@ -24,7 +27,7 @@ __global__ void __launch_bounds__(kThreads) PlainRowKernel(const __grid_constant
   __syncthreads();
   Score<kHardware>(r, q);
   __syncthreads();
-  if (!Softmax(r, shared)) {  // nothing is admitted
+  if (!Softmax(r, shared)) {  // no position is admitted (dilated attention)
     if (static_cast<int>(threadIdx.x) < r.kv.head_dim) r.out()[threadIdx.x] = 0.0f;
     return;
   }
@@ -51,7 +54,8 @@ void LaunchPlainAttention(DeviceContext& ctx, const AttentionArgs& args, const A
   using namespace plain_attention;  // NOLINT(google-build-using-namespace): of this file
   const LengthView& qk = products.qk.view();
   const LengthView& av = products.av.view();
-  // Sizes by the limits of the pass alone: a recorded graph takes what the pass before it took.
+  // Sizes depend on the limits of the pass alone, so that a recorded graph takes the same scratch as the eager pass
+  // before it.
   const PassLimits& limits = pass.limits();
   const int64_t stride = limits.max_pages_per_sequence * args.kv.page_tokens;
   AttentionShape shape;

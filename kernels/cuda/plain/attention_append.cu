@@ -9,21 +9,25 @@
 namespace stoch::cuda::plain_attention {
 namespace {
 
+// Warps of a block; each takes one head vector.
 constexpr int kAppendWarps = 4;
-constexpr int kMostBlocks = 256 / kMxBlock;  // of a head
+// Blocks of a head of at most 256 dimensions that have a scale each (MXINT8).
+constexpr int kMostBlocks = 256 / kMxBlock;
 
 struct AppendArgs {
   AttentionArgs attention;
   ScopeParams qk, av;
   ScArith qk_arith = ScArith::kSc, av_arith = ScArith::kSc;
-  const float* smooth = nullptr;  // AttentionCall::qk_smooth, or null
+  const float* smooth = nullptr;  // smoothing factors [num_kv_heads][head_dim] (AttentionCall::qk_smooth); null: none
   HardwareView qk_hardware, av_hardware;
-  uint64_t qk_site = 0;                   // ScSite::number of query head 0, and of
-  uint64_t qk_key_site = 0, av_site = 0;  // the first KV head
+  // ScSite::number that faults are drawn by: of query head 0 (qk_site), and of the first KV head for keys and for
+  // values.
+  uint64_t qk_site = 0;
+  uint64_t qk_key_site = 0, av_site = 0;
   AppendedQueries queries;
 };
 
-// Codes as they are read, by the draws of their token and head.
+// Reads codes with the faults of one row and head: some bits of a stored code may flip (kernels/sc/hardware).
 struct FaultyReader {
   const ScWordFaultView& words;
   uint64_t key = 0;
@@ -39,7 +43,7 @@ struct FaultyReader {
   }
 };
 
-// q / s or k * s, s of the KV head.
+// Divides a query by the smoothing factors [head_dim] of its KV head, or multiplies a key by them. By one warp.
 __device__ void Smooth(HeadVector<>& x, const float* factors, bool is_q, int half, int lane) {
   HeadVector<> s;
   LoadHead(s, factors, half, lane);
@@ -51,8 +55,9 @@ __device__ void Smooth(HeadVector<>& x, const float* factors, bool is_q, int hal
   }
 }
 
-// Quantizes a query or a key in MXINT8, a scale for each block. largest: of the warp, in shared memory. Where codes go:
-// code_at(dim). Returns whether all numbers are finite.
+// Quantizes a query or a key in MXINT8, by one warp: a scale for each of `blocks` blocks of kMxBlock dimensions goes to
+// `scales`, the code of dimension d to *code_at(d). largest: [blocks] shared memory of the warp. Returns whether all
+// numbers are finite.
 template <typename CodeAt>
 __device__ bool QuantizeBlocks(const HeadVector<>& x, int half, int lane, int blocks, uint32_t* largest, float* scales,
                                const CodeAt& code_at) {
@@ -69,7 +74,9 @@ __device__ bool QuantizeBlocks(const HeadVector<>& x, int half, int lane, int bl
   return __all_sync(0xffffffffu, lane >= blocks || IsFinite(BitsToFloat(largest[lane])));
 }
 
-// One warp per row and head: RoPE; q in place, and divided by the factors where it goes, k and v into the cache.
+// RoPE, quantization and the append, launched with one warp per (row, head). Queries after RoPE are stored in place;
+// divided by the smoothing factors, they go to args.queries as codes (kPerToken) or floats. Keys and values go to the
+// cache.
 __global__ void __launch_bounds__(kAppendWarps * 32) PlainAppendKernel(const __grid_constant__ AppendArgs args) {
   __shared__ uint32_t largest[kAppendWarps][kMostBlocks];
   const AttentionArgs& a = args.attention;
@@ -88,7 +95,8 @@ __global__ void __launch_bounds__(kAppendWarps * 32) PlainAppendKernel(const __g
   HeadVector<> x;
   job.Load(a, x, lane);
   if (job.is_q) {
-    float* to = a.q + row * a.q_stride + head * head_dim;  // lengths go by q as it was before
+    // Rotated, but not divided by the factors: stream lengths depend on q in this form.
+    float* to = a.q + row * a.q_stride + head * head_dim;
     ForEachDim(x, half, lane, [&](int i, float value) { to[i] = value; });
   }
   if (args.smooth != nullptr && (job.is_q || job.is_k)) {
@@ -96,7 +104,8 @@ __global__ void __launch_bounds__(kAppendWarps * 32) PlainAppendKernel(const __g
   }
   const int32_t page = a.pass.pages[int64_t{sequence} * a.pass.max_pages + (job.position >> a.kv.page_shift)];
   const int slot = job.position & (a.kv.page_tokens - 1);
-  if (args.queries.q_values != nullptr) {  // floats, which every pass quantizes again
+  // kPerHead, kPerRow: floats, since every pass quantizes the whole window again.
+  if (args.queries.q_values != nullptr) {
     float* to = args.queries.q_values + (row * a.num_heads + head) * head_dim;
     if (!job.is_q) to = (job.is_k ? a.kv.k : a.kv.v) + a.kv.Value(page, head, slot);
     const float largest = WarpMaxAbs(x);
@@ -158,13 +167,14 @@ AppendArgs AppendArgsOf(const AttentionArgs& args, const AttentionCall& call, co
   return append;
 }
 
+// The slots (indices of stream lengths) of `rows` rows and all heads from their metrics, as one call of the rule.
 void DispatchRows(DeviceContext& ctx, const LengthView& view, int64_t heads, int64_t first_row, int64_t rows,
                   const float* metrics, float* extremes, uint8_t* slots) {
   if (view.scope != ScLengthScope::kFractions) {
     LaunchDispatch(ctx.stream, view, metrics, 1, 1, {first_row * heads, rows * heads, 1}, extremes, slots);
     return;
   }
-  for (int64_t head = 0; head < heads; ++head) {  // fractions are of the rows of a head
+  for (int64_t head = 0; head < heads; ++head) {  // a rule by fractions orders the rows of one head
     LaunchDispatch(ctx.stream, view, metrics, 1, 1, {first_row * heads + head, rows, heads}, extremes, slots);
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One row and query head of attention of any setting, by a block. Included by attention.cu alone.
+// One row and query head of attention of any setting, by one block of kThreads threads. Included by attention.cu alone.
 #pragma once
 
 #include <cstdint>
@@ -15,31 +15,37 @@ namespace stoch::cuda::plain_attention {
 
 inline constexpr int kThreads = kRowLanes;
 inline constexpr int kMaxHeadDim = 256;
-inline constexpr int64_t kIntChunk = 128;  // positions of a chunk of p v in integers and in E4M3
+inline constexpr int64_t kIntChunk = 128;  // positions of p v that share a scale in integers and in E4M3
 
-// kWhole: a row's length of p v is known from the row. Else a pass for the metrics of all rows comes before that of
-// the outputs.
+// kWhole: one launch does all, if the stream length of a row's probabilities depends on that row alone. Otherwise one
+// launch computes the metrics of all rows (kMetrics), and after the rule has picked lengths, another the outputs
+// (kOutputs).
 enum class Phase : uint8_t { kWhole, kMetrics, kOutputs };
 
+// Arguments of PlainRowKernel.
 struct RowArgs {
   AttentionArgs attention;
   DilatedPairs pairs;
   LengthView qk, av;
   HardwareView qk_hardware, av_hardware;
-  uint64_t qk_site = 0, av_site = 0;  // ScSite::number of query head 0
+  uint64_t qk_site = 0, av_site = 0;  // ScSite::number of query head 0, which faults are drawn by
+  // p v in integers or E4M3: every kIntChunk positions have a scale of their own.
   bool int_av = false;
-  NonlinearView exp;  // in place of Exp; no pieces: none
+  NonlinearView exp;  // table in place of Exp; no pieces: Exp
   Phase phase = Phase::kWhole;
-  const uint8_t* q_codes = nullptr;  // [rows][heads][head_dim]
-  const float* q_scales = nullptr;   // [rows][heads][KvView::key_scales]
-  const uint8_t* q_slots = nullptr;  // [rows][heads]; null: slot 0
-  uint8_t* p_slots = nullptr;        // [rows][heads], read where kOutputs, else written
-  float* p_metrics = nullptr;        // [rows][heads], kMetrics
-  float* scores = nullptr;           // [rows of the launch][heads][stride]
+  const uint8_t* q_codes = nullptr;  // codes of the queries [rows][num_heads][head_dim]
+  const float* q_scales = nullptr;   // scales of the queries [rows][num_heads][KvView::key_scales]
+  const uint8_t* q_slots = nullptr;  // [rows][num_heads] slots (indices of stream lengths) of the queries; null: slot 0
+  // [rows][num_heads] slots of the probabilities: read in kOutputs, written in kWhole.
+  uint8_t* p_slots = nullptr;
+  // [rows][num_heads] metrics of the probabilities, by which a rule picks stream lengths; written in kMetrics.
+  float* p_metrics = nullptr;
+  float* scores = nullptr;  // [rows of the launch][num_heads][stride]: scores, then probabilities, then codes
   int64_t stride = 0;
   int32_t first_row = 0;
 };
 
+// The count of codes a and b in dimension (in p v: position) dim, with the product's sign.
 __device__ inline int32_t SignedCount(const LengthView& view, const LengthTable& table, int64_t dim, int a, int b) {
   const bool sign_magnitude = view.code == ScCode::kSignMagnitude;
   const int level_mask = sign_magnitude ? 0x7f : 0xff;
@@ -48,14 +54,16 @@ __device__ inline int32_t SignedCount(const LengthView& view, const LengthTable&
   return sign_magnitude && ((a ^ b) & 0x80) != 0 ? -count : count;
 }
 
+// Whether the table is that of stream length 0, whose products are all 0.
 __device__ inline bool IsPruned(const LengthTable& table) {
   return table.counts16 == nullptr && table.counts32 == nullptr;
 }
 
-// The accumulator of one output, dimension by dimension, in hardware that may not be ideal.
+// The accumulator of one output, fed dimension by dimension (in p v: position by position), with the adder,
+// the register and the faults of `hardware`.
 class PlainSum {
  public:
-  // skipped: dimensions of its chunk before the first one that is added, which count nothing.
+  // skipped: dimensions of the chunk that are left out before the first one to be added; they count as zeros.
   __device__ PlainSum(const LengthView& view, const LengthTable& table, const HardwareView& hardware, int64_t skipped)
       : view_(view), table_(table), hardware_(hardware), gates_(hardware.gates) {
     if (hardware.gates.steps != nullptr) gates_.Skip(static_cast<int>(skipped % hardware.gates.group));
@@ -63,6 +71,7 @@ class PlainSum {
     left_ = group == 0 ? 0 : group - static_cast<int>(skipped % group);
   }
 
+  // Adds the product of codes a and b.
   __device__ void Add(int64_t dim, int a, int b) {
     if (view_.code == ScCode::kSignMagnitude) {
       negatives_ += ((a ^ b) & 0x80) != 0 ? 1 : 0;
@@ -75,6 +84,7 @@ class PlainSum {
     if (hardware_.accumulator.acc_group == 0 || --left_ > 0) return;
     Clamp();
   }
+  // The accumulator's value after faults. keys, column: what faults are drawn by.
   __device__ int32_t Finish(const ScAccumulatorView::Row& keys, uint64_t column) {
     int64_t acc = part_;
     if (hardware_.gates.steps != nullptr) {
@@ -105,17 +115,21 @@ class PlainSum {
   int left_;  // dimensions until the register clamps
 };
 
+// The row and head of a block, and where their data lies.
 struct Row {
   const RowArgs& args;
   const AttentionArgs& a;
   const KvView& kv;
-  AdmittedRow& admitted;  // shared memory
+  AdmittedRow& admitted;  // in shared memory; filled by all threads
   int32_t row, head, kv_head;
-  int32_t visible;     // positions [0, visible), of which
-  int32_t first_seen;  // those before have a score of -inf
+  // The row sees positions [first_seen, visible); positions before first_seen have a score of -inf.
+  int32_t visible;
+  int32_t first_seen;
   const int32_t* pages;
   float* scores;
+  // Index of (row, head).
   int64_t vector;
+  // The row's number that faults are drawn by.
   uint64_t fault_row;
 
   __device__ Row(const RowArgs& row_args, AdmittedRow& admitted_row)
@@ -134,19 +148,21 @@ struct Row {
   }
   __device__ int32_t page(int64_t t) const { return pages[t >> kv.page_shift]; }
   __device__ int slot(int64_t t) const { return static_cast<int>(t) & (kv.page_tokens - 1); }
-  // How often position t counts.
+  // How often position t counts in the softmax: 0 before the window, else 1, or in dilated attention the number of
+  // pairs that admit t.
   __device__ int Times(int64_t t) const {
     if (t < first_seen) return 0;
     return args.pairs.count == 0 ? 1 : admitted.Times(static_cast<int>(t));
   }
   __device__ float* out() const { return a.out + row * a.out_stride + static_cast<int64_t>(head) * kv.head_dim; }
+  // Key of the random numbers of this row and head for one kind of fault.
   __device__ uint64_t KeyOf(uint64_t seed, FaultKind kind, uint64_t site) const {
     return RandomBits(SiteKey(seed, kind, site + static_cast<uint64_t>(head)), 0, fault_row);
   }
   __device__ ScAccumulatorView::Row KeysOf(const HardwareView& hardware, uint64_t site) const {
     return {KeyOf(hardware.seed, FaultKind::kProduct, site), KeyOf(hardware.seed, FaultKind::kAcc, site)};
   }
-  // The code of the weight of position t as it is read.
+  // The code of position t's weight as it is read, with faults.
   __device__ uint8_t ReadWeight(uint8_t code, int64_t t) const {
     const HardwareView& hardware = args.av_hardware;
     if (!hardware.activation.any() || t < first_seen) return code;
@@ -154,15 +170,17 @@ struct Row {
     return hardware.activation.ReadCode(code, KeyOf(hardware.seed, FaultKind::kActivation, args.av_site),
                                         static_cast<uint64_t>(t), &level);
   }
-  // The code of channel `dim` of the value at position t.
+  // The code of dimension dim of the value at position t.
   __device__ int value(int64_t t, int dim) const {
     const auto* v = reinterpret_cast<const uint8_t*>(kv.v_words);
     return v[kv.VWord(page(t), kv_head, slot(t) / 4, dim) * 4 + slot(t) % 4];
   }
+  // The weight (number to quantize): the probability of position t times the value's scale.
   __device__ float weight(int64_t t) const { return scores[t] * kv.v_scales[kv.Scale(page(t), kv_head, slot(t))]; }
 };
 
-// The accumulator of q and the key at position t.
+// The accumulator of the products of q and the key at position t. q: codes [head_dim]. kHardware: the product may
+// have faults, adders made of gates or a narrow register.
 template <bool kHardware>
 __device__ inline int32_t Product(const Row& r, const LengthTable& table, const uint8_t* q, int32_t page, int64_t t) {
   const auto for_dims = [&](const auto& add) {
@@ -184,7 +202,7 @@ __device__ inline int32_t Product(const Row& r, const LengthTable& table, const 
   return acc;
 }
 
-// q k in a format of numbers.
+// q k at position t in a number format (E4M3 or MXINT8), scaled.
 __device__ inline float FormatScore(const Row& r, const uint8_t* q, int32_t page, int64_t t) {
   const int blocks = r.kv.key_scales;
   const int size = blocks == 1 ? r.kv.head_dim : static_cast<int>(kMxBlock);
@@ -203,7 +221,7 @@ __device__ inline float FormatScore(const Row& r, const uint8_t* q, int32_t page
   return y;
 }
 
-// Scores of the row, -inf where it does not see.
+// Writes the scores of the row, -inf at positions that the row does not see. All threads of the block.
 template <bool kHardware>
 __device__ inline void Score(const Row& r, const uint8_t* q) {
   const LengthTable table = r.args.qk.tables[r.args.q_slots == nullptr ? 0 : r.args.q_slots[r.vector]];
@@ -223,7 +241,7 @@ __device__ inline void Score(const Row& r, const uint8_t* q) {
   }
 }
 
-// Scores to probabilities; false where the row sees nothing. Thread j is lane j of the sum.
+// Turns the scores into probabilities; false if the row sees no position. Thread j is lane j of the sum.
 __device__ inline bool Softmax(const Row& r, float* shared) {
   float largest = BitsToFloat(0xff800000u);
   for (int64_t t = threadIdx.x; t < r.visible; t += kThreads) largest = fmaxf(largest, r.scores[t]);
@@ -244,7 +262,8 @@ __device__ inline bool Softmax(const Row& r, float* shared) {
   return true;
 }
 
-// SumValues of hardware that takes positions in order, a thread a channel; `begin` begins chunk c.
+// SumValues for hardware that takes positions in order: a thread per dimension adds positions [begin, end), which are
+// chunk c.
 __device__ inline int32_t FinishValues(const Row& r, const LengthTable& table, int64_t begin, int64_t end, int64_t c) {
   const int dim = static_cast<int>(threadIdx.x);
   if (dim >= r.kv.head_dim || IsPruned(table)) return 0;
@@ -256,13 +275,14 @@ __device__ inline int32_t FinishValues(const Row& r, const LengthTable& table, i
   return sum.Finish(r.KeysOf(hardware, r.args.av_site), FaultColumn(c, dim));
 }
 
-// The sum of p v over positions [begin, end), whose codes are in `scores`; in threads below head_dim.
+// The sum of the counts of p v over positions [begin, end), whose codes of p are in `scores`. Threads below head_dim
+// return the sum of their dimension, other threads 0. sums: [kThreads] shared memory.
 __device__ inline int32_t SumValues(const Row& r, const LengthTable& table, int64_t begin, int64_t end, int32_t* sums) {
   const int head_dim = r.kv.head_dim;
   const int groups = kThreads / head_dim;
   const int group = static_cast<int>(threadIdx.x) / head_dim;
   const int dim = static_cast<int>(threadIdx.x) % head_dim;
-  // As on the CPU: whole pages before the window are skipped, not single positions.
+  // Whole pages before the window are skipped, not single positions, as on the CPU.
   const int64_t from = max(begin, static_cast<int64_t>(r.first_seen) >> r.kv.page_shift << r.kv.page_shift);
   int32_t acc = 0;
   if (group < groups && !IsPruned(table)) {
@@ -282,7 +302,7 @@ __device__ inline int32_t SumValues(const Row& r, const LengthTable& table, int6
   return total;
 }
 
-// Sums of p v in E4M3, a thread a channel.
+// The sum of p v over positions [begin, end) in E4M3, a thread per dimension.
 __device__ inline FormatSum SumFormatValues(const Row& r, int64_t begin, int64_t end) {
   FormatSum sum(r.args.av.arith);
   const int dim = static_cast<int>(threadIdx.x);
@@ -293,7 +313,8 @@ __device__ inline FormatSum SumFormatValues(const Row& r, int64_t begin, int64_t
   return sum;
 }
 
-// Probabilities, times the scales of v, to codes, to the output.
+// Quantizes the weights (probabilities times value scales), chunk by chunk, multiplies with the values and writes the
+// output.
 template <bool kHardware>
 __device__ inline void Output(const Row& r, const LengthTable& table, float* shared, int32_t* sums) {
   const ScopeParams params{r.args.av.code, r.args.av.q_max, r.args.av.scale_floor};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums of dimensions whose bits gates merge before a counter sees them (docs/hardware.md), one output a thread.
+// Sums of dimensions whose product bits are merged by gates before a counter sees them (docs/hardware.md), one output a
+// thread.
 //
 // Bits: those of ScAdderStreams (kernels/sc/hardware/adder.h), which is the definition.
 #pragma once
@@ -10,14 +11,15 @@
 
 namespace stoch::cuda {
 
-inline constexpr int kMostGateWords = 8;  // of 32 cycles
+inline constexpr int kMostGateWords = 8;  // words of a stream, at most, 32 cycles each
 
-// The bits of one product, cycle by cycle.
+// The bits of one product: bit i of word w is cycle 32 w + i.
 struct GateBits {
   uint32_t words[kMostGateWords];
 };
 
-// input: of its group, whose cycles alone a multiplexer takes.
+// The product bits of level a of side a and level b of side b. input: number of the dimension in its group; a
+// multiplexer passes only the cycles that select this input.
 __device__ inline GateBits ProductBits(const ScGateTables& gates, int64_t mask, int a, int b, int input) {
   const int64_t at = mask * gates.levels + a;
   const ScGateTables::Step* on = gates.steps + gates.first_step[at];
@@ -26,7 +28,7 @@ __device__ inline GateBits ProductBits(const ScGateTables& gates, int64_t mask, 
   const ScGateTables::Step* const off_end = gates.steps + gates.first_step[at + 1];
   GateBits bits;
 #pragma unroll
-  for (int w = 0; w < kMostGateWords; ++w) {  // steps are in the order of their cycles
+  for (int w = 0; w < kMostGateWords; ++w) {  // the table lists steps in the order of their cycles
     uint32_t word = 0;
     const int end = 32 * (w + 1);
     const auto add = [&](const ScGateTables::Step& step, bool is_on) {
@@ -40,6 +42,7 @@ __device__ inline GateBits ProductBits(const ScGateTables& gates, int64_t mask, 
   return bits;
 }
 
+// The number of ones.
 __device__ inline int CountOf(const GateBits& bits) {
   int count = 0;
 #pragma unroll
@@ -47,15 +50,17 @@ __device__ inline int CountOf(const GateBits& bits) {
   return count;
 }
 
-// The state of an adder within a group. Dimensions are added in order; a group ends with End.
+// An adder made of gates and the sum so far. Dimensions are added in order, in groups of gates.group; End closes the
+// last group.
 class GateSum {
  public:
   __device__ explicit GateSum(const ScGateTables& gates) : gates_(gates) { Clear(); }
 
-  // As if so many dimensions had been added whose products have no bits. Requires: fewer than a group, and none added yet.
+  // Adds `dims` dimensions whose products have no bits. Requires: dims is less than a group, and no dimension was added
+  // yet.
   __device__ void Skip(int dims) { input_ = dims; }
 
-  // The next dimension, by its mask and code bytes.
+  // Adds the next dimension. mask: number of its mask; codes: bytes with the sign in bit 7, if gates.has_signs.
   __device__ void Add(int64_t mask, int code_a, int code_b) {
     const int level_mask = gates_.has_signs ? 0x7f : 0xff;
     const bool negative = gates_.has_signs && ((code_a ^ code_b) & 0x80) != 0;
@@ -80,7 +85,7 @@ class GateSum {
     if (++input_ == gates_.group) End();
   }
 
-  // Ends the present group, whole or not.
+  // Closes the current group, which may be incomplete, and adds its count.
   __device__ void End() {
     if (gates_.adder == ScAdder::kOr) acc_ += CountOf(positive_) - CountOf(negative_);
     if (gates_.adder == ScAdder::kApc) {
@@ -90,6 +95,7 @@ class GateSum {
     Clear();
   }
 
+  // The sum of all closed groups.
   __device__ int64_t total() const { return acc_; }
 
  private:
@@ -99,6 +105,7 @@ class GateSum {
     pairs_ = 0;
     input_ = 0;
   }
+  // kOr: merges a product into the group's positive or negative bits.
   __device__ void Merge(const GateBits& bits, bool negative) {
 #pragma unroll
     for (int w = 0; w < kMostGateWords; ++w) {
@@ -109,7 +116,8 @@ class GateSum {
       }
     }
   }
-  // Pairs take AND and OR in turn, positive and negative products apart; a bit counts twice.
+  // kApc: merges first_ and `second`, by AND and OR in turn, positive and negative products apart. A merged bit counts
+  // twice.
   __device__ void AddPair(const GateBits& second, bool second_negative) {
     const bool by_and = input_ / 2 % 2 == 0;
 #pragma unroll
@@ -124,11 +132,12 @@ class GateSum {
   }
 
   const ScGateTables& gates_;
-  GateBits positive_, negative_;  // kOr
-  GateBits first_;                // kApc: of a pair
+  GateBits positive_, negative_;  // kOr: merged bits of the group, by sign of the product
+  GateBits first_;                // kApc: the first product of a pair
   bool first_negative_;
+  // kApc: count of the group's pairs.
   int64_t pairs_;
-  int input_;  // of the group
+  int input_;  // number of the next dimension in the group
   int64_t acc_ = 0;
 };
 

@@ -11,13 +11,15 @@ namespace {
 
 constexpr int kThreads = 256;
 
+// Sets output element i to 0, for products without dimensions.
 struct ZeroWriter {
   MatrixBatch out;
 
   __device__ void operator()(int64_t i) const { out.data[out.Offset(i / out.cols, i % out.cols)] = 0.0f; }
 };
 
-// Codes of one batch as they are read; a product outside of a model counts its rows over all batches.
+// Applies the faults of stored codes to batch `batch` of an operand, in place. A product outside of a model numbers its
+// rows over all batches, and faults are drawn by these numbers.
 void ReadFaulty(DeviceContext& ctx, const PlainOperand& from, int64_t batch, const ScWordFaultView& words,
                 uint64_t seed, FaultKind kind) {
   StoredCodes stored;
@@ -61,7 +63,8 @@ void LaunchScMatmul(DeviceContext& ctx, const TensorView& a, const TensorView& b
     product.site.first_row = static_cast<uint64_t>(batch * left.rows);
     LaunchPlainProduct(ctx, product);
   }
-  if (hardware != nullptr) STOCH_CUDA(cudaStreamSynchronize(ctx.stream));  // its tables go
+  // The kernels must end before `hardware` frees its tables.
+  if (hardware != nullptr) STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
 }
 
 }  // namespace stoch::cuda

@@ -11,11 +11,13 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 
-// The extremes of one scope as unsigned maxima, which atomics take in any order; all bytes 0: none yet.
+// The extremes of one scope (numbers that share a scale) as unsigned integers, so that atomicMax merges them in any
+// order. All bytes 0: no number yet.
 struct ScopeBits {
+  // Float bits of the largest magnitude.
   uint32_t max_abs;
-  uint32_t max;          // Ordered()
-  uint32_t flipped_min;  // ~Ordered()
+  uint32_t max;          // Ordered(largest number)
+  uint32_t flipped_min;  // ~Ordered(smallest number)
 
   __device__ Extremes ToExtremes() const {
     Extremes e;
@@ -24,7 +26,7 @@ struct ScopeBits {
     e.max = FromOrdered(max);
     return e;
   }
-  // Floats as unsigned integers of the same order.
+  // A float as an unsigned integer of the same order.
   __device__ static uint32_t Ordered(float x) {
     const uint32_t bits = FloatToBits(x);
     return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
@@ -34,28 +36,29 @@ struct ScopeBits {
   }
 };
 
-// One operand and where its quantized form goes.
+// One operand of a product: the floats, and where codes, scales and the like go.
 struct OperandArgs {
   MatrixBatch x;
-  int64_t group = 1;           // rows of one batch that share a scale, at most x.rows
-  bool spans_batches = false;  // per_tensor: one scope for everything
-  int64_t chunk = 0;           // dimensions of a chunk
+  int64_t group = 1;           // rows of one matrix that share a scale, at most x.rows
+  bool spans_batches = false;  // per_tensor: one scope for all matrices
+  int64_t chunk = 0;           // dimensions of a chunk (dimensions that share a scale within a row)
   int64_t chunks = 1;
   ScopeParams params;
   ScArith arith = ScArith::kSc;
   SiteReporter reporter;
-  ScopeBits* extremes = nullptr;  // [scopes][chunks]
-  // Batch after batch, as of a ScWeightView (is_weight) or a ScActivationView.
+  ScopeBits* extremes = nullptr;  // [scopes][chunks], zeroed by the caller
+  // Results, matrix after matrix of the batch: each in the layout of a ScWeightView (is_weight) or a ScActivationView.
   bool is_weight = false;
   ScDims dims;
-  int64_t padded_rows = 0;  // of a batch
+  int64_t padded_rows = 0;  // rows that a matrix takes in the results
   uint8_t* codes = nullptr;
   float* scales = nullptr;
-  float* zeros = nullptr;   // kAsymmetric
-  int32_t* sums = nullptr;  // kAsymmetric
+  float* zeros = nullptr;   // kAsymmetric: zero points [batch][padded_rows]
+  int32_t* sums = nullptr;  // kAsymmetric: sums of the codes of each row [batch][padded_rows]
 
   int64_t batch_codes() const { return padded_rows * dims.padded; }
   int64_t batch_scales() const { return padded_rows * chunks; }
+  // Where the code of dimension d of a row of matrix `batch` goes.
   __device__ uint8_t* CodeAt(int64_t batch, int64_t row, int64_t d) const {
     ScWeightView layout;
     layout.dims = dims;
@@ -63,6 +66,7 @@ struct OperandArgs {
     return codes + batch * padded_rows * dims.padded +
            (is_weight ? layout.code_offset(row, at) : row * dims.padded + at);
   }
+  // The scope of a row, counted over all matrices.
   __device__ int64_t Scope(int64_t batch_row) const {
     if (spans_batches) return 0;
     const int64_t per_batch = (x.rows + group - 1) / group;
@@ -70,7 +74,7 @@ struct OperandArgs {
   }
 };
 
-// One warp per row and chunk.
+// Finds the extremes of all scopes, launched with one warp per (row, chunk).
 __global__ void __launch_bounds__(kThreads) ExtremesKernel(const OperandArgs args) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kWarps + (threadIdx.x >> 5);
   if (index >= args.x.batch * args.x.rows * args.chunks) return;
@@ -95,7 +99,7 @@ __global__ void __launch_bounds__(kThreads) ExtremesKernel(const OperandArgs arg
   atomicMax(&to->flipped_min, e.flipped_min);
 }
 
-// One warp per row and chunk.
+// Quantizes by the extremes, launched with one warp per (row, chunk).
 __global__ void __launch_bounds__(kThreads) QuantizeKernel(const OperandArgs args) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kWarps + (threadIdx.x >> 5);
   if (index >= args.x.batch * args.x.rows * args.chunks) return;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operands of a plain product from floats of any strides, quantized on the fly under any scope.
+// Operands of a plain product: float matrices of any strides, quantized on the fly under any scope (numbers that share
+// a scale).
 #pragma once
 
 #include <cstdint>
@@ -11,13 +12,16 @@
 
 namespace stoch::cuda {
 
+// Side A is laid out as activations, side B as weights.
 enum class OperandSide : uint8_t { kA, kB };
 
-// Matrices in scratch, batch after batch.
+// Quantized matrices in scratch, one after the other: codes [batch][padded_rows][dims.padded], scales
+// [batch][chunks][padded_rows], zero points and sums of codes [batch][padded_rows].
 struct PlainOperand {
+  // Number of matrices.
   int64_t batch = 1;
-  int64_t rows = 0;         // of one
-  int64_t padded_rows = 0;  // that one takes
+  int64_t rows = 0;         // rows of one matrix
+  int64_t padded_rows = 0;  // rows that one matrix takes in the arrays
   ScDims dims;
   uint8_t* codes = nullptr;
   float* scales = nullptr;
@@ -25,7 +29,7 @@ struct PlainOperand {
   int32_t* sums = nullptr;
 
   uint8_t* codes_of(int64_t index) const { return codes + index * padded_rows * dims.padded; }
-  // Requires: made as side A, and as side B.
+  // Views of matrix number `index`. Requires: for activations() an operand made as side A, for weight() as side B.
   ScActivationView activations(int64_t index) const {
     return {dims,
             rows,
@@ -45,8 +49,10 @@ struct PlainOperand {
   }
 };
 
-// Shapes: x [batch, rows, cols]. A scope is a group of rows, a matrix (kPerHead) or all of them (kPerTensor).
-// Bits:   docs/sc_arithmetic.md#2-quantizers; a scope with NaN or infinity becomes zeros and is reported.
+// Quantizes an operand. A scope is a group of rows (kPerRow), a matrix (kPerHead) or all matrices (kPerTensor), each
+// divided into chunks of dimensions.
+// Shapes: x [batch, rows, cols].
+// Bits: docs/sc_arithmetic.md#2-quantizers; a scope with NaN or infinity becomes zeros and is reported to `reporter`.
 PlainOperand QuantizeOperand(DeviceContext& ctx, Scratch& scratch, const MatrixBatch& x, const ScOperator& op,
                              OperandSide side, const SiteReporter& reporter);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block takes one row of activations and kThreads rows of weights, a thread each. Of few rows the counts of the
-// activation's codes pass through shared memory; of many they come from the caches, which rows of other blocks have filled.
+// The plain product kernel: a block takes one row of activations and kThreads rows of weights, a thread each. If the
+// call has few rows, the counts of the activation's codes are staged in shared memory; if it has many, they come from
+// L1 and L2, which the blocks of other rows have filled.
 #include <algorithm>
 
 #include "kernels/cuda/base/cuda_check.h"
@@ -18,34 +19,39 @@ constexpr int kWarps = kThreads / kWarp;
 constexpr int64_t kMaxGridRows = 65535;
 
 template <typename Count>
-constexpr int kStageDims = 128 / static_cast<int>(sizeof(Count));  // 32 KB of 256 levels
+// Dimensions whose counts are staged at a time: 32 KB with 256 levels.
+constexpr int kStageDims = 128 / static_cast<int>(sizeof(Count));
 
 template <typename Count>
+// The counts of a table, 16-bit or 32-bit; null for stream length 0.
 __device__ const Count* CountsOf(const LengthTable& table) {
   if constexpr (sizeof(Count) == sizeof(int16_t)) return table.counts16;
   return reinterpret_cast<const Count*>(table.counts32);
 }
 
-// The operands of a thread: row n of a and row m of w.
+// The operands of one thread: row n of a (activations) and row m of w (weights).
 struct Operands {
-  const uint8_t* a = nullptr;  // codes of row n
+  const uint8_t* a = nullptr;  // codes of row n of a
   const ScWeightView& w;
   int64_t m = 0;
   bool sign_magnitude = true;
 
   __device__ int level_mask() const { return sign_magnitude ? 0x7f : 0xff; }
+  // Whether the product of the two codes is negative.
   __device__ bool SignsDiffer(int code_a, int code_b, int q_max) const {
     return sign_magnitude ? ((code_a ^ code_b) & 0x80) != 0 : (code_a < q_max) != (code_b < q_max);
   }
 };
 
-// The sum of one chunk, as its register has it, and how many of its dimensions differ in sign.
+// The sum of one chunk: the accumulator as the register holds it, and how many products are negative (only if faults
+// need it).
 struct ChunkSum {
   int64_t acc = 0;
   int32_t negatives = 0;
 };
 
-// By a counter. All threads of the block call it.
+// Sums the counts of chunk c for this thread's output. stage: shared memory for the counts (kStaged). Called by all
+// threads of the block.
 template <typename Count, bool kHardware, bool kStaged>
 __device__ ChunkSum SumCounts(const PlainProduct& args, const Operands& operands, const LengthTable& table, int64_t c,
                               Count* stage) {
@@ -56,7 +62,7 @@ __device__ ChunkSum SumCounts(const PlainProduct& args, const Operands& operands
   const int64_t begin = c * operands.w.dims.chunk_stride;
   const auto dims = static_cast<int>(operands.w.dims.chunk_dims(c));
   const uint8_t* a = operands.a + begin;
-  const auto counts_of = [&](int d) {  // those of side b, of the activation's code in dimension d
+  const auto counts_of = [&](int d) {  // counts of the activation's code in dimension d, by the weight's level
     return counts + static_cast<int64_t>((d & table.mask_bits) * levels + (a[d] & level_mask)) * levels;
   };
   const ScAccumulatorView& accumulator = args.hardware.accumulator;
@@ -105,6 +111,7 @@ __device__ ChunkSum SumCounts(const PlainProduct& args, const Operands& operands
   return sum;
 }
 
+// Sums chunk c for this thread's output with an adder made of gates.
 __device__ ChunkSum SumGates(const PlainProduct& args, const Operands& operands, int64_t c) {
   const int64_t begin = c * operands.w.dims.chunk_stride;
   const int64_t dims = operands.w.dims.chunk_dims(c);
@@ -117,7 +124,7 @@ __device__ ChunkSum SumGates(const PlainProduct& args, const Operands& operands,
   return {sum.total(), 0};
 }
 
-// The accumulator of chunk c from its exact sum.
+// The accumulator of chunk c after faults, from its sum. site, fault_row: what faults are drawn by.
 __device__ int32_t Finish(const PlainProduct& args, const Operands& operands, const LengthTable& table,
                           const ChunkSum& sum, uint64_t fault_row, uint64_t site, int64_t c) {
   ScAccumulatorView::Row keys;
@@ -127,14 +134,15 @@ __device__ int32_t Finish(const PlainProduct& args, const Operands& operands, co
                                           FaultColumn(args.site.first_chunk + c, args.site.first_output + operands.m));
 }
 
-// y is output m of `slot`.
+// Writes y as output m of row `slot`, or adds it (PlainOutput::add). rows: output features.
 __device__ void Store(const PlainProduct& args, int64_t slot, int64_t rows, int64_t m, float y) {
   if (args.addend != nullptr) y = y + args.addend[slot * rows + m];
   float* out = args.out.data + slot * args.out.row_stride + m * args.out.col_stride;
   *out = args.out.add ? *out + y : y;
 }
 
-// Formats of numbers, which have no tables.
+// Product in a number format (E4M3 or MXINT8), which needs no count table. Launched with a block per (kThreads rows of
+// w, output row).
 __global__ void __launch_bounds__(kThreads)
     FormatProductKernel(const __grid_constant__ PlainProduct args, int64_t first_row) {
   const int64_t slot = first_row + blockIdx.y;
@@ -161,18 +169,20 @@ __global__ void __launch_bounds__(kThreads)
   Store(args, slot, w.rows, m, y);
 }
 
+// Launched with a block per (kThreads rows of w, output row). kHardware: the product may have faults, adders made of
+// gates or narrow registers. kStaged: counts are staged in shared memory.
 template <typename Count, bool kHardware, bool kStaged>
 __global__ void __launch_bounds__(kThreads)
     PlainProductKernel(const __grid_constant__ PlainProduct args, int64_t first_row) {
   extern __shared__ __align__(16) uint8_t memory[];
-  auto* stage = reinterpret_cast<Count*>(memory);  // [kStageDims][levels]
+  auto* stage = reinterpret_cast<Count*>(memory);  // counts [kStageDims][levels]
   const int64_t slot = first_row + blockIdx.y;
   const int64_t n = slot / args.row_slots;
   const int64_t expert = args.experts == nullptr ? 0 : args.chosen[slot];
   const ScWeightView w = args.experts == nullptr ? args.w : args.experts[expert];
   const int64_t own = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const Operands operands{args.a.codes + n * args.a.dims.padded, w,
-                          min(own, w.rows - 1),  // threads beyond the last row take part in staging
+                          min(own, w.rows - 1),  // threads beyond the last row only help to stage
                           args.lengths.code == ScCode::kSignMagnitude};
   const int64_t m = operands.m;
   float y = 0.0f;
@@ -181,7 +191,7 @@ __global__ void __launch_bounds__(kThreads)
                                ? uint8_t{0}
                                : args.slots.slots[n * args.slots.per_row + (args.slots.per_row > 1 ? c : 0)];
     const LengthTable table = args.lengths.tables == nullptr ? args.one : args.lengths.tables[length];
-    if (CountsOf<Count>(table) == nullptr) continue;  // pruned, for the whole block
+    if (CountsOf<Count>(table) == nullptr) continue;  // length 0: all threads of the block skip the chunk
     int32_t acc = 0;
     if constexpr (kHardware) {
       const ChunkSum sum = args.hardware.gates.steps != nullptr
@@ -209,6 +219,7 @@ auto KernelOf(bool has_hardware, bool is_staged) {
   return is_staged ? PlainProductKernel<Count, false, true> : PlainProductKernel<Count, false, false>;
 }
 
+// Launches `kernel` for all output rows, kMaxGridRows at a time.
 template <typename Kernel>
 void LaunchRows(DeviceContext& ctx, const PlainProduct& args, Kernel kernel, size_t shared_bytes) {
   const int64_t total = args.a.tokens * args.row_slots;
@@ -222,14 +233,15 @@ void LaunchRows(DeviceContext& ctx, const PlainProduct& args, Kernel kernel, siz
 
 template <typename Count>
 void Launch(DeviceContext& ctx, const PlainProduct& args) {
-  constexpr int64_t kMostStagedRows = 32;  // one row gains 10 to 40 % by staging, 128 take twice as long (bench/log)
+  // Staging makes one row 10 to 40 % faster; 128 rows take twice as long (bench/log).
+  constexpr int64_t kMostStagedRows = 32;
   const bool is_staged = args.a.tokens * args.row_slots <= kMostStagedRows;
   const size_t stage =
       static_cast<size_t>(kStageDims<Count>) * static_cast<size_t>(args.lengths.levels) * sizeof(Count);
   LaunchRows(ctx, args, KernelOf<Count>(args.hardware.finishes, is_staged), is_staged ? stage : 0);
 }
 
-// A warp a row.
+// Applies the faults of stored codes in place, launched with one warp per row.
 __global__ void __launch_bounds__(kThreads)
     ReadCodesKernel(const __grid_constant__ StoredCodes stored, const __grid_constant__ CodeFaults faults) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
@@ -273,9 +285,9 @@ void LaunchPlainProduct(DeviceContext& ctx, const PlainProduct& product) {
 
 const uint64_t* UploadFaultRows(DeviceContext& ctx, Scratch& scratch, std::span<const uint64_t> fault_rows) {
   if (fault_rows.empty()) return nullptr;
-  ctx.RequireEager();  // another pass has other rows
+  ctx.RequireEager();  // a graph would be replayed for passes with other rows
   auto* const rows = scratch.Take<uint64_t>(static_cast<int64_t>(fault_rows.size()));
-  // From pageable memory: the copy has read it when the call returns.
+  // The source is pageable memory, so the copy has read it when the call returns.
   STOCH_CUDA(cudaMemcpyAsync(rows, fault_rows.data(), fault_rows.size_bytes(), cudaMemcpyHostToDevice, ctx.stream));
   return rows;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// per_head and per_row with any lengths, tables, integers and factors of q and k: a head of a sequence at a time, q k^T and
-// p v as plain products of its whole window (docs/sc_arithmetic.md#6-in-the-model).
+// Attention in the modes per_head and per_row with any lengths, tables, integers and factors of q and k: one head of a
+// sequence at a time, q k^T and p v as plain products over the whole window, that is all positions
+// (docs/sc_arithmetic.md#6-in-the-model).
 #include "kernels/cuda/attention/mixed.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/length_dispatch.h"
@@ -15,7 +16,8 @@ namespace {
 
 constexpr int kThreads = kRowLanes;
 
-// Copies keys to [positions][head_dim] and values to [head_dim][positions], of one KV head of a sequence.
+// Copies one KV head of a sequence from the cache: keys to k [positions][head_dim], values to v [head_dim][positions].
+// A functor for LaunchForEach over positions * head_dim elements.
 struct WindowGatherer {
   KvView kv;
   const int32_t* pages = nullptr;
@@ -34,21 +36,27 @@ struct WindowGatherer {
   }
 };
 
+// Arguments of WindowSoftmaxKernel, for one head of a sequence.
 struct SoftmaxArgs {
-  float* scores = nullptr;  // [rows][positions], of one head
+  float* scores = nullptr;  // [rows][positions]: scores of q k^T without the factor inv_sqrt, replaced by probabilities
   int64_t positions = 0;
   int64_t start = 0;   // position of row 0
-  int32_t window = 0;  // AttentionCall::window
+  int32_t window = 0;  // sliding window in positions (AttentionCall::window); 0: none
   float inv_sqrt = 0;
+  // The rule that picks the stream length of p v.
   LengthView av;
-  float* metrics = nullptr;  // of the probabilities, and their slots, every `step` for a row;
-  uint8_t* slots = nullptr;  // null: lengths do not depend on their row alone
+  // Metrics of the rows of probabilities, by which the rule picks lengths; element row * step.
+  float* metrics = nullptr;
+  // Slots (indices of stream lengths) of the rows, element row * step; null: lengths depend on other rows too, so the
+  // caller picks them later.
+  uint8_t* slots = nullptr;
   int64_t step = 1;
   SiteReporter reporter;
-  NonlinearView exp;  // in place of Exp; no pieces: none
+  NonlinearView exp;  // table in place of Exp; no pieces: Exp
 };
 
-// A block a row: scores to probabilities, 0 where the row does not see.
+// Scores to probabilities, 0 at positions that the row does not see, and the metric and slot of the row. Launched with
+// a block per row.
 __global__ void __launch_bounds__(kThreads) WindowSoftmaxKernel(const __grid_constant__ SoftmaxArgs args) {
   __shared__ __align__(16) float shared[kRowLanes];
   const int64_t row = blockIdx.x;
@@ -78,7 +86,7 @@ __global__ void __launch_bounds__(kThreads) WindowSoftmaxKernel(const __grid_con
   if (args.slots != nullptr) args.slots[row * args.step] = SlotOfLevel(args.av, FixedLevel(args.av, metric), 0);
 }
 
-// A pass on its way from queries to outputs.
+// Attention of one pass: scratch and steps.
 class WindowPass {
  public:
   WindowPass(DeviceContext& ctx, const AttentionArgs& args, const MixedProducts& products, const ScOperator& qk,
@@ -97,6 +105,7 @@ class WindowPass {
     scores_ = scratch_.Take<float>(limits.max_rows * context);
   }
 
+  // Appends, picks the stream lengths of queries, then attends sequence by sequence.
   void Run(const AttentionCall& call) {
     exp_ = ctx_.tables.Function(call.exp_table);
     plain_attention::LaunchAppend(ctx_, a_, call, products_, {.q_values = q_});
@@ -110,7 +119,7 @@ class WindowPass {
         RunHeads(sequence, i, true);
         continue;
       }
-      RunHeads(sequence, i, false);  // metrics of all heads come before the first length
+      RunHeads(sequence, i, false);  // the rule needs the metrics of all heads before it picks the first length
       plain_attention::DispatchSequence(ctx_, products_.av.view(), a_, sequence, metrics_, extremes_, p_slots_);
       RunHeads(sequence, i, true);
     }
@@ -118,6 +127,7 @@ class WindowPass {
   }
 
  private:
+  // Runs all heads of a sequence: scores, probabilities and metrics, and with to_outputs p v.
   void RunHeads(const PassSequence& sequence, size_t index, bool to_outputs) {
     const int64_t head_dim = a_.kv.head_dim;
     for (int kv_head = 0; kv_head < a_.kv.num_kv_heads; ++kv_head) {
@@ -135,12 +145,13 @@ class WindowPass {
     }
   }
 
-  // The slots of a head, [rows] every num_heads.
+  // Slots of the rows of one head, num_heads apart; empty without a rule.
   RowSlots SlotsOf(const LengthView& view, const uint8_t* slots, const PassSequence& sequence, int head) const {
     if (!view.has_rule) return {};
     return {slots + int64_t{sequence.first_row} * a_.num_heads + head, a_.num_heads};
   }
 
+  // Scores and probabilities of one head of a sequence, in scores_. k: the quantized keys of its KV head.
   void Score(const PassSequence& sequence, int head, const PlainOperand& k) {
     const int64_t head_dim = a_.kv.head_dim;
     const int64_t q_cols = a_.num_heads * head_dim;
@@ -170,6 +181,7 @@ class WindowPass {
     STOCH_CUDA_LAUNCH("WindowSoftmaxKernel");
   }
 
+  // Outputs of one head of a sequence from the probabilities in scores_. v: the quantized values of its KV head.
   void AddValues(const PassSequence& sequence, int head, const PlainOperand& v) {
     Scratch scratch(ctx_.workspace);
     const MatrixBatch rows(scores_, sequence.num_rows, sequence.length, sequence.length);
@@ -191,14 +203,17 @@ class WindowPass {
   const CudaPass& pass_;
   Scratch scratch_;
   NonlinearView exp_;
-  float* q_ = nullptr;  // [rows][num_heads * head_dim], divided by the factors
+  float* q_ = nullptr;  // [rows][num_heads * head_dim]: queries divided by the smoothing factors
+  // [rows][num_heads]: metrics of the queries, then of the probabilities.
   float* metrics_ = nullptr;
+  // [rows][num_heads]: slots (indices of stream lengths) of the queries and of the probabilities.
   uint8_t* q_slots_ = nullptr;
   uint8_t* p_slots_ = nullptr;
   float* extremes_ = nullptr;
+  // Keys [positions][head_dim] and values [head_dim][positions] of one KV head of a sequence.
   float* k_ = nullptr;
   float* v_ = nullptr;
-  float* scores_ = nullptr;  // [rows][positions] of a head
+  float* scores_ = nullptr;  // [rows][positions] of one head: scores, then probabilities
 };
 
 }  // namespace
@@ -206,7 +221,7 @@ class WindowPass {
 void LaunchPlainWindow(DeviceContext& ctx, const AttentionArgs& args, const AttentionCall& call,
                        const MixedProducts& products, const ScOperator& qk, const ScOperator& av,
                        const CudaPass& pass) {
-  ctx.RequireEager();  // the host knows the sequences
+  ctx.RequireEager();  // the host must know the sequences, which it does not while a graph is recorded
   WindowPass(ctx, args, products, qk, av, pass).Run(call);
 }
 

@@ -11,22 +11,26 @@
 namespace stoch::cuda {
 namespace {
 
-constexpr int kThreads = kRowLanes;  // one thread a lane of RMSNorm's sum
+constexpr int kThreads = kRowLanes;  // one thread per lane of RMSNorm's sum (kernels/math/reduce.h)
 
-// 1 / sqrt(mean(x^2) + eps) for kRmsNorm, by a block of kRowLanes threads; 0 for the others.
+// RMSNorm's factor 1 / sqrt(mean(x^2) + eps) of a row of `cols` numbers, returned to every thread of a block of
+// kRowLanes threads; 0 for other prologues. shared: kRowLanes floats of scratch.
 template <Prologue P>
 __device__ float RowFactor(const RowSource& source, const float* x, int64_t cols, float* shared) {
   if constexpr (P != Prologue::kRmsNorm) return 0.0f;
   return NormFactor(x, cols, source.norm_eps, shared);
 }
 
+// Arguments of the quantizer kernels. Outputs: codes [tokens][dims.padded], scales [dims.chunks][tokens], and for
+// kAsymmetric zeros [tokens] and sums [tokens] (row sums of codes).
 struct QuantizeArgs {
   RowSource source;
   ScDims dims;
   ScopeParams params;
-  int64_t group = 1;  // rows of a scope
+  int64_t group = 1;  // rows that share a scale
   int64_t tokens = 0;
-  const Extremes* shared_extremes = nullptr;  // [chunks][scopes] where a scope has several rows, else null
+  const Extremes* shared_extremes = nullptr;  // [chunks][scopes] if several rows share a scale; else null
+  // Groups of rows that share a scale.
   int64_t scopes = 0;
   uint8_t* codes = nullptr;
   float* scales = nullptr;
@@ -35,7 +39,8 @@ struct QuantizeArgs {
   SiteReporter reporter;
 };
 
-// One block a row. A team quantizes a chunk: a warp where there are many chunks, the block where there is only one.
+// Quantizes f(x). One block per row. A team quantizes a chunk: a warp if there are many chunks, the whole block if
+// there are few.
 template <Prologue P, bool kBlockTeam>
 __global__ void __launch_bounds__(kThreads) QuantizeRowsKernel(const QuantizeArgs args) {
   __shared__ float fold[kRowLanes];
@@ -57,7 +62,7 @@ __global__ void __launch_bounds__(kThreads) QuantizeRowsKernel(const QuantizeArg
     if (args.shared_extremes != nullptr) {
       e = args.shared_extremes[c * args.scopes + row / args.group];
     } else {
-      // Members without an element of their own repeat the first: extremes do not mind.
+      // Members without an element of their own observe the first one again, which changes no extreme.
       Observe(e, PrologueValue<P>(args.source, x, x2, r, begin + (member < n ? member : 0)), true);
       for (int64_t i = member + kTeam; i < n; i += kTeam) {
         Observe(e, PrologueValue<P>(args.source, x, x2, r, begin + i), false);
@@ -78,7 +83,7 @@ __global__ void __launch_bounds__(kThreads) QuantizeRowsKernel(const QuantizeArg
       if (!quantizer.finite) args.reporter.Report();
       if (args.params.code == ScCode::kAsymmetric) args.zeros[row] = quantizer.zero;
     }
-    if constexpr (kBlockTeam) {  // the asymmetric code has one chunk, so the block is its team
+    if constexpr (kBlockTeam) {  // the asymmetric code has a single chunk, so the team is the block
       if (args.params.code == ScCode::kAsymmetric) {
         if (member == 0) total = 0;
         __syncthreads();
@@ -90,7 +95,8 @@ __global__ void __launch_bounds__(kThreads) QuantizeRowsKernel(const QuantizeArg
   }
 }
 
-// QuantizeRowsKernel of rows that HasVectors takes, with a scope each: a warp a chunk, whose values are made once.
+// QuantizeRowsKernel for rows that satisfy HasVectors and have a scale per (row, chunk). One block per row, one warp
+// per chunk, whose values are computed once and held in registers.
 template <Prologue P>
 __global__ void __launch_bounds__(kThreads) QuantizeChunksKernel(const QuantizeArgs args) {
   __shared__ float fold[kRowLanes];
@@ -102,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) QuantizeChunksKernel(const QuantizeA
   const int first = static_cast<int>(threadIdx.x) % kWarp * 4;
   for (int64_t c = static_cast<int>(threadIdx.x) / kWarp; c < args.dims.chunks; c += kThreads / kWarp) {
     const bool have = first < args.dims.chunk_dims(c);
-    // Lanes without elements of their own repeat the first: the largest does not mind.
+    // Lanes without elements of their own repeat the first four, which does not change the largest magnitude.
     const HeldCodes held(args.params,
                          PrologueValues<P>(args.source, x, x2, r, c * args.dims.chunk_d + (have ? first : 0)));
     if (first < args.dims.chunk_padded(c)) {
@@ -116,7 +122,8 @@ __global__ void __launch_bounds__(kThreads) QuantizeChunksKernel(const QuantizeA
   }
 }
 
-// Extremes of scopes of several rows: one block per (scope, chunk) over materialized rows.
+// Extremes of (scope, chunk) pairs if several rows share a scale. x: f(x) in memory, [rows][stride]. One block per
+// (scope, chunk).
 __global__ void __launch_bounds__(kThreads)
     ScopeExtremesKernel(const float* x, int64_t stride, int64_t rows, ScDims dims, int64_t group, Extremes* out) {
   __shared__ Extremes shared[kWarp];
@@ -144,6 +151,7 @@ __device__ uint16_t ConvertTo<uint16_t>(float x) {
   return __half_as_ushort(__float2half_rn(x));
 }
 
+// out [rows][out_stride] = f(x) as float or half, columns from `cols` on zeroed. One block per row.
 template <Prologue P, typename T>
 __global__ void __launch_bounds__(kThreads)
     PrologueKernel(RowSource source, int64_t cols, T* out, int64_t out_stride, SiteReporter reporter) {
@@ -173,7 +181,7 @@ void LaunchPrologueOf(DeviceContext& ctx, const RowSource& source, int64_t token
                    out_stride, reporter);
 }
 
-// Tokens of a scope of side a.
+// Number of rows of side a (activations) that share a scale.
 int64_t ScopeRows(const ScOperator& op, int64_t tokens) {
   return op.config.granularity == ScGranularity::kPerRow ? op.config.group_a : tokens;
 }

@@ -7,25 +7,26 @@
 namespace stoch::cuda {
 namespace {
 
-constexpr int kThreads = kRowLanes;  // thread j is lane j of a sum of squares
+constexpr int kThreads = kRowLanes;  // thread j sums lane j of a sum of squares (kernels/math/reduce.h)
 
-// Rows of `groups` times `cols` numbers, each group for itself.
+// Applies a function table to each row; a row has `groups` groups of `cols` numbers (heads, or one group), each
+// normalized by itself. Strides are in floats.
 struct FunctionArgs {
   NonlinearView table;
   const float* x = nullptr;
   int64_t x_stride = 0;
   int64_t groups = 1;
   int64_t cols = 0;
-  const float* weight = nullptr;  // of an RMSNorm, [cols]; null: SiLU times x2
+  const float* weight = nullptr;  // RMSNorm weights [cols]; null: SiLU by table, times x2
   float eps = 0;
   const float* x2 = nullptr;
   int64_t x2_stride = 0;
-  float* out = nullptr;  // may be x
+  float* out = nullptr;  // may be x (in place)
   int64_t out_stride = 0;
   SiteReporter reporter;
 };
 
-// A block a group of a row.
+// f of each group of each row: RMSNorm, or SiLU times x2, with the function table. One block per group.
 __global__ void __launch_bounds__(kThreads) FunctionKernel(const FunctionArgs args) {
   __shared__ float fold[kRowLanes];
   args.reporter.Begin();
@@ -54,14 +55,14 @@ void Launch(DeviceContext& ctx, const FunctionArgs& args, int64_t rows) {
 }  // namespace
 
 TensorView LaunchFunction(DeviceContext& ctx, Scratch& scratch, const LinearCall& rows) {
-  ctx.row_channel().Settle();  // this kernel reads memory
+  ctx.row_channel().Settle();  // this kernel reads x from memory, not as posted words
   FunctionArgs args;
   args.table = ctx.tables.Function(rows.table);
   args.x = rows.x.ptr<const float>();
   args.x_stride = rows.x.step(0);
   args.cols = rows.x.dim(1);
   switch (rows.prologue) {
-    case Prologue::kNone: STOCH_CHECK(false); break;  // has no table
+    case Prologue::kNone: STOCH_CHECK(false); break;  // kNone has no table
     case Prologue::kRmsNorm:
       args.weight = rows.norm_weight.ptr<const float>();
       args.eps = rows.norm_eps;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables of functions (kernels/math/nonlinear_table.h) in front of ops: f(x) as floats, from which the op goes on.
+// Prologues and norms computed with a function table (kernels/math/nonlinear_table.h): f(x) is stored as floats, and
+// the op continues from them.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +10,16 @@
 
 namespace stoch::cuda {
 
-// f(x) of rows whose prologue has a table, dense in scratch.
-// Bits:   as on the CPU: At(x) * x2, or (x * RsqrtAt(mean(x^2) + eps)) * weight, the sum of squares in kRowLanes order.
+// Computes f(x) of rows whose prologue uses a table. The returned view is dense [rows, cols], in scratch.
+// Bits: identical to the CPU: At(x) * x2, or (x * RsqrtAt(mean(x^2) + eps)) * weight with the sum of squares in
+//       kRowLanes order.
 TensorView LaunchFunction(DeviceContext& ctx, Scratch& scratch, const LinearCall& rows);
 
-// RMSNorm of heads in place. Requires: a checked call with a table.
+// RMSNorm of each head of q and k by table, in place. Requires: a checked call with a table.
 void LaunchNormHeadsByTable(DeviceContext& ctx, const NormHeadsCall& call);
 
-// The call as it goes on from f(x), which is in scratch. A LinearCall or an ExpertLinearCall, checked, with a table.
+// Replaces a call (LinearCall or ExpertLinearCall, checked, with a table) by one without prologue whose x is f(x),
+// computed into scratch.
 template <typename Call>
 Call AfterFunction(DeviceContext& ctx, Scratch& scratch, const Call& call) {
   LinearCall rows;

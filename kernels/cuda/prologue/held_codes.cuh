@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Codes of a chunk that a warp holds in registers, four dimensions a lane.
+// Quantizes a chunk that a warp holds in registers, four adjacent dimensions per lane.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,14 @@ namespace stoch::cuda {
 
 inline constexpr int kHeldDims = 4 * kWarp;
 
-// Whether warps can hold the chunks of f(x): vectors of four everywhere, and a code that needs the largest magnitude alone.
+// Whether a warp may hold a chunk of f(x) in registers: all groups of four elements are aligned vectors, and the code's
+// scale depends on the largest magnitude alone.
 inline bool HasVectors(const RowSource& source, const ScDims& dims, ScCode code) {
   static_assert(kHeldDims == kDecodeChunkDims);
   return HoldsVectors(dims, code) && IsAligned(source);
 }
 
-// Elements i .. i + 3 of f(x) for one row.
+// Elements i .. i + 3 of f(x) for one row. Requires: IsAligned, i % 4 == 0.
 template <Prologue P>
 __device__ __forceinline__ float4 PrologueValues(const RowSource& source, const float* x, const float* x2, float r,
                                                  int64_t i) {
@@ -32,10 +33,12 @@ __device__ __forceinline__ float4 PrologueValues(const RowSource& source, const 
                      ApplyPrologue(P, of.w, y.w, r));
 }
 
-// The codes of `v`, by all lanes of a warp. Lanes without elements of their own repeat another's: the largest does not mind.
+// The codes of a chunk of up to kHeldDims dimensions. Called by all lanes of a warp with four values v each; lanes
+// without elements repeat another lane's, which does not change the largest magnitude.
 struct HeldCodes {
-  uint32_t word;  // a byte an element
-  float scale;    // as ScopeQuantizer has them
+  uint32_t word;  // this lane's four codes, one byte each
+  float scale;    // scale of the chunk (ScopeQuantizer)
+  // False if a value is NaN or infinite; the codes and the scale are then 0.
   bool finite;
 
   __device__ __forceinline__ HeldCodes(const ScopeParams& params, const float4& v) {

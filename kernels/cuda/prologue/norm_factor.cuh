@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RMSNorm's factor of one row inside kernels whose blocks all need it.
+// RMSNorm's factor of a row, for kernels in which every block needs it.
 #pragma once
 
 #include "kernels/cuda/device/exchange.cuh"
@@ -8,14 +8,14 @@
 
 namespace stoch::cuda {
 
-// Lane j of kRowLanes of the sums of squares of rows x[0..kRows), at lanes[row][j], where FoldNorm finds them after a
-// barrier.
-// kAroundL1: of rows that kernels wrote which have ended since this one began.
-// Bits:     kRowLanes order of reduce.h.
+// Computes lane j of the kRowLanes partial sums of squares (kernels/math/reduce.h) of kRows rows, and writes it to
+// lanes[row][j]; called by kRowLanes threads. FoldNorm reads the lanes after a barrier. kAroundL1: bypass the L1, for
+// rows that other kernels wrote after this kernel began.
+// Bits: kRowLanes order of reduce.h.
 template <int kRows, bool kAroundL1 = false>
 __device__ __forceinline__ void NormLane(const float* const (&x)[kRows], int cols, int j,
                                          float* const (&lanes)[kRows]) {
-  constexpr int kInFlight = 16;  // loads first: a sum is one chain
+  constexpr int kInFlight = 16;  // loads issued ahead of the sum, which is one dependent chain
   constexpr int kStep = kInFlight * kRowLanes;
   float lane[kRows] = {};
   float v[kRows][kInFlight];
@@ -26,7 +26,8 @@ __device__ __forceinline__ void NormLane(const float* const (&x)[kRows], int col
       for (int k = 0; k < kInFlight; ++k) lane[r] = Fma(v[r][k], v[r][k], lane[r]);
     }
   };
-  // Pointers: every load would make an address of an index on its own (8B, 8 tokens: 1 % of a step).
+  // Pointers advance instead of an index, because with an index each load computes its own address (8B, 8 tokens: 1 %
+  // of a step).
   const float* from[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) from[r] = x[r] + j;
@@ -48,23 +49,24 @@ __device__ __forceinline__ void NormLane(const float* const (&x)[kRows], int col
 #pragma unroll
       for (int k = 0; k < kInFlight; ++k) v[r][k] = j + k * kRowLanes < rest ? load(from[r] + k * kRowLanes) : 0.0f;
     }
-    add();  // + 0 changes no lane: none is -0
+    add();  // squares of 0 change no sum, because none is -0
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) lanes[r][j] = lane[r];
 }
 
-// A lane of the row's sum of squares from each of the block's first kRowLanes threads, in `shared`, where FoldNorm
-// finds them after a barrier.
-// Bits:     kRowLanes order of reduce.h.
+// Computes the kRowLanes partial sums of squares of one row, by the block's first kRowLanes threads, into `shared`
+// [kRowLanes]; FoldNorm reads them after a barrier.
+// Bits: kRowLanes order of reduce.h.
 __device__ __forceinline__ void NormLanes(const float* x, int cols, float* shared) {
   const int j = static_cast<int>(threadIdx.x);
   if (j >= kRowLanes) return;
   NormLane<1>({x}, cols, j, {shared});
 }
 
-// A lane of the norm, and a thread's element, of a row that the kernel in front posts (handover/row_channel.h). Look asks for
-// the first words and returns at once; a block that begins late has its row before what it asks for then.
+// Words of one lane (columns j, j + kRowLanes, ...) of a row that the kernel before posts (handover/row_channel.h).
+// Look loads the first kInFlight words and returns at once, so that a block which starts late has its row before it
+// issues other loads. `from` points to the lane's first word; rest: columns from there to the end of the row.
 struct PostedLane {
   static constexpr int kInFlight = 16;
   uint32_t words[kInFlight];
@@ -73,11 +75,13 @@ struct PostedLane {
   __device__ __forceinline__ void Look(const uint32_t* from, int rest) {
 #pragma unroll
     for (int k = 0; k < kInFlight; ++k) {
-      words[k] = 0x80000000u;  // adds nothing
+      words[k] = 0x80000000u;  // -0 as a word: its square adds nothing
       if (k * kRowLanes < rest) words[k] = kAnywhere ? PeekAnywhere(from + k * kRowLanes) : Peek(from + k * kRowLanes);
     }
   }
 };
+// NormLanes of a posted row: polls the words of row x, starting with those in `first` (Look), and writes the partial
+// sums of squares to `shared` [kRowLanes]. Called by a whole block; the first kRowLanes threads work.
 template <typename Patience = OwnPatience>
 __device__ __forceinline__ void ReceiveNormLanes(PostedLane& first, const uint32_t* x, int cols, float* shared,
                                                  Patience patience = {}) {
@@ -100,22 +104,24 @@ __device__ __forceinline__ void ReceiveNormLanes(PostedLane& first, const uint32
   shared[j] = lane;
 }
 
-// 1 / sqrt(mean(x^2) + eps) of the row, given to every lane of each warp that calls. Every warp for itself folds the
-// same numbers: cheaper than one warp, a barrier and a broadcast.
+// RMSNorm's factor 1 / sqrt(mean(x^2) + eps) from the kRowLanes partial sums in `shared`, returned to every lane of the
+// calling warps. Each warp folds all partial sums itself: that costs less than a fold by one warp, a barrier and a
+// broadcast.
 __device__ __forceinline__ float FoldNorm(const float* shared, int cols, float eps) {
   const int j = static_cast<int>(threadIdx.x % kWarp);
   float lanes[kRowLanes / kWarp];
 #pragma unroll
   for (int k = 0; k < kRowLanes / kWarp; ++k) lanes[k] = shared[k * kWarp + j];
   float sum = FoldLanes<kRowLanes / kWarp>(lanes);
-  // To both sides, as a + b is b + a: every lane ends with lane 0's total.
+  // Both sides of the exchange add the same two numbers and a + b equals b + a, so every lane ends with the total.
 #pragma unroll
   for (int s = kWarp / 2; s > 0; s /= 2) sum = sum + __shfl_xor_sync(kAllLanes, sum, s);
   return 1.0f / Sqrt(sum / static_cast<float>(cols) + eps);
 }
 
-// 1 / sqrt(mean(x^2) + eps) of the row x[0..cols), given to every thread of the block.
-// Requires: at least kRowLanes threads; `shared` has kRowLanes floats, which others may write after a barrier.
+// RMSNorm's factor 1 / sqrt(mean(x^2) + eps) of the row x[0..cols), returned to every thread of the block.
+// Requires: called by a whole block of at least kRowLanes threads. `shared`: kRowLanes floats of scratch, which may be
+//           overwritten after a barrier.
 __device__ __forceinline__ float NormFactor(const float* x, int64_t cols, float eps, float* shared) {
   NormLanes(x, static_cast<int>(cols), shared);
   __syncthreads();

@@ -12,7 +12,8 @@ constexpr int kThreads = 512;
 constexpr int kLoads = 8;
 constexpr int kRepeats = 5;
 
-// Sums what it reads so that nothing is optimized away; the buffer holds zeros, so nothing is ever written.
+// Streams through `data` once. The sum keeps the compiler from removing the loads; the buffer is zeroed, so `sink` is
+// never written. Grid-stride loop of kLoads loads per thread.
 __global__ void __launch_bounds__(kThreads) ReadKernel(const uint4* data, int64_t count, uint32_t* sink) {
   uint32_t sum = 0;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
@@ -54,7 +55,7 @@ double MeasureReadBandwidth(DeviceContext& ctx) {
     STOCH_CUDA(cudaEventSynchronize(stop));
     float ms = 0;
     STOCH_CUDA(cudaEventElapsedTime(&ms, start, stop));
-    if (i > 0) best_ms = best_ms == 0 ? ms : std::min(best_ms, ms);  // the first is a warm-up
+    if (i > 0) best_ms = best_ms == 0 ? ms : std::min(best_ms, ms);  // run 0 is a warm-up, not counted
   }
   STOCH_CUDA(cudaEventDestroy(start));
   STOCH_CUDA(cudaEventDestroy(stop));

@@ -17,7 +17,7 @@ CallerOrder::CallerOrder(DeviceContext& context) : context_(context), flag_(Allo
 CallerOrder::~CallerOrder() {
   try {
     DeviceGuard guard(context_.device);
-    // The copy of the flag may still be in flight.
+    // The copy to `flag_` may still be in flight.
     if (context_.stream != nullptr) (void)cudaStreamSynchronize(context_.stream);
     for (cudaEvent_t event : {entered_, left_, seen_}) {
       if (event != nullptr) (void)cudaEventDestroy(event);
@@ -50,7 +50,7 @@ void CallerOrder::RunBefore(cudaStream_t stream) {
 
 std::string CallerOrder::PollFinite() {
   if (!copied_ || IsCaptured()) return {};
-  // Another stream of this process may be captured: the question is not part of that.
+  // Another stream of this process may be in capture; relaxed mode keeps this query out of that capture.
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   STOCH_CUDA(cudaThreadExchangeStreamCaptureMode(&mode));
   const cudaError_t ended = cudaEventQuery(seen_);

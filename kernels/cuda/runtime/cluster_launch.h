@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launches of kernels whose blocks along x form clusters.
+// Launches kernels whose blocks are grouped in clusters along x.
 #pragma once
 
 #include "kernels/cuda/base/cuda_check.h"
@@ -9,10 +9,11 @@
 namespace stoch::cuda {
 
 #if defined(__CUDACC__)
-// Launches `kernel` with clusters of `cluster` blocks, 0: of grid.x; it may start early (launch.h), so it calls WaitForPrevious before
-// it reads anything. Raises the kernel's limit of dynamic shared memory as needed.
-// Requires: clusters of at most 8 blocks, or 16 where the device takes them, that divide grid.x, and of 1 where
-//           ctx.traits has no clusters.
+// Launches `kernel` in clusters of `cluster` blocks; 0 means clusters of grid.x blocks. The kernel may start before the
+// kernels ahead have finished (PDL, launch.h), so it must call WaitForPrevious before it reads what they write. Raises
+// the kernel's limit of dynamic shared memory to shared_bytes.
+// Requires: the cluster size divides grid.x and is at most 8, or 16 if the device supports that; it is 1 if ctx.traits
+//           has no clusters.
 template <typename Args>
 void LaunchClusters(DeviceContext& ctx, void (*kernel)(Args), dim3 grid, int threads, size_t shared_bytes,
                     const Args& args, int cluster = 0) {

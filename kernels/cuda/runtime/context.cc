@@ -14,10 +14,11 @@
 namespace stoch::cuda {
 namespace {
 
-// The workspace that cuBLAS asks for on Hopper; given by us so that it never allocates while a graph is recorded.
+// Bytes of workspace that cuBLAS needs on Hopper. We pass a workspace so that cuBLAS does not allocate while a graph is
+// recorded.
 constexpr size_t kCublasWorkspaceBytes = size_t{32} << 20;
 
-// The stream that devices on one GPU share (SharesStreams): made at first use, for as long as the process lives.
+// The one stream of all device numbers that share GPU `ordinal` (SharesStreams). Created at first use, never destroyed.
 cudaStream_t SharedStream(int ordinal) {
   static std::mutex mutex;
   static std::map<int, cudaStream_t> streams;
@@ -59,7 +60,7 @@ DeviceContext::DeviceContext(int ordinal, std::shared_ptr<SiteTable> sites)
 }
 
 DeviceContext::~DeviceContext() {
-  // Work may still be running on memory that the members are about to free.
+  // Kernels may still be using memory that the members are about to free.
   try {
     DeviceGuard guard(device);
     (void)cudaDeviceSynchronize();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element-wise work: a function object called once for each index, a thread each.
+// Element-wise work: calls a function object once for each index, one thread per index.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@ namespace stoch::cuda {
 
 inline constexpr int kForEachThreads = 256;
 
+// fn(i) for i < count, one thread per index.
 template <typename Fn>
 __global__ void __launch_bounds__(kForEachThreads) ForEachKernel(const __grid_constant__ Fn fn, int64_t count) {
   StartNext();
@@ -19,8 +20,9 @@ __global__ void __launch_bounds__(kForEachThreads) ForEachKernel(const __grid_co
   if (i < count) fn(i);
 }
 
-// Calls fn(i) on the device for every i in [0, count), in any order. Fn: a copyable type with a __device__ const operator(),
-// and with a SiteReporter `reporter` where it is the first kernel of an op.
+// Calls fn(i) on the device for every i in [0, count), in any order. Fn: a copyable type with a __device__ const
+// operator(). If it launches the first kernel of an op, Fn has a member `SiteReporter reporter`, and its Begin is
+// called.
 template <typename Fn>
 void LaunchForEach(DeviceContext& ctx, int64_t count, const Fn& fn) {
   if (count == 0) return;

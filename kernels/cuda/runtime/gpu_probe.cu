@@ -8,11 +8,14 @@
 namespace stoch::cuda {
 namespace {
 
+// Facts about the code that ProbeKernel runs as, written by ProbeKernel. architecture: 90 for sm_90; wgmma: 1 if
+// compiled for sm_90a.
 struct Compiled {
   int architecture = 0;
   int wgmma = 0;
 };
 
+// Reports which compilation of the kernel runs. One thread.
 __global__ void ProbeKernel(Compiled* to) {
 #if defined(__CUDA_ARCH__)
   to->architecture = __CUDA_ARCH__ / 10;

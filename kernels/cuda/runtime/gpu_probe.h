@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds out what a GPU, and the code of this program that runs on it, can do.
+// Finds out the capabilities of a GPU and of this program's code on that GPU.
 #pragma once
 
 #include <cstddef>
@@ -8,16 +8,16 @@
 
 namespace stoch::cuda {
 
-// The traits of device `ordinal`, limited by the environment (LimitForTests). Runs a kernel of one thread, which says
-// what it was compiled for: of native code and the PTX of other architectures only the driver knows which one runs, and
-// every kernel of the program is built for the same list.
+// The traits of CUDA ordinal `ordinal`, limited by environment variables (LimitForTests). Runs a one-thread kernel that
+// reports the architecture it was compiled for: a program holds native code and PTX for several architectures, only the
+// driver knows which one runs, and all kernels are built for the same list.
 // Requires: the device is current.
-// Errors: CudaError, InvalidInput for a bad limit. Async: waits.
+// Errors: CudaError; InvalidInput for a bad value of an environment variable. Async: waits for the device.
 GpuTraits ProbeGpu(int ordinal);
 
-// Refuses a kernel whose static and dynamic shared memory together are more than the traits allow, as a device of these
-// traits would.
-// Errors: DeviceError naming the bytes.
+// Throws if a block of `kernel` needs more shared memory, static plus dynamic_bytes, than the traits allow. Used when
+// the traits are limited for tests, because the real device would accept the launch.
+// Errors: DeviceError, naming the bytes.
 void CheckSharedLimit(const GpuTraits& traits, const void* kernel, size_t dynamic_bytes);
 
 }  // namespace stoch::cuda

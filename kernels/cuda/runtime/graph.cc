@@ -11,7 +11,8 @@
 namespace stoch::cuda {
 namespace {
 
-// Serving sees a graph per batch size and layer range; beyond this many the least recently used one goes.
+// Keys kept. Serving uses one key per batch size and layer range; beyond this number the least recently used is
+// dropped.
 constexpr size_t kMaxGraphs = 256;
 
 void Destroy(std::vector<cudaGraphExec_t>& graphs) {
@@ -19,13 +20,13 @@ void Destroy(std::vector<cudaGraphExec_t>& graphs) {
   graphs.clear();
 }
 
-// Errors after which the device goes on as before: what failed has not happened. (The CUDA headers say of the others
-// that the process must end, or nothing.)
+// Whether the device is still usable after the error and the failed call had no effect. For other errors the CUDA
+// headers say that the process must end, or say nothing.
 bool IsHarmless(cudaError_t code) {
   return code == cudaErrorInvalidValue || code == cudaErrorMemoryAllocation || code == cudaErrorNotSupported;
 }
 
-// Gives recordings back where one of them failed. Returns `code`.
+// Destroys the recorded graphs if `code` is a failure. Returns `code`.
 cudaError_t FreeOnFailure(const std::vector<cudaGraph_t>& graphs, cudaError_t code) {
   for (cudaGraph_t graph : graphs) {
     if (code != cudaSuccess && graph != nullptr) (void)cudaGraphDestroy(graph);
@@ -66,7 +67,8 @@ void GraphCache::Run(std::string_view key, const std::function<void()>& body) {
     return;
   }
   const cudaError_t code = Launch(entry);
-  // A first launch allocates. One device: nothing has run; of several some may be waiting for the others already.
+  // The first launch of a graph allocates memory, which can fail. With one device, nothing has run then; with several,
+  // some devices may already be waiting for the others.
   if (is_new && contexts_.size() == 1 && IsHarmless(code)) {
     (void)cudaGetLastError();
     Destroy(entry.graphs);
@@ -108,7 +110,8 @@ void GraphCache::Record(Entry& entry, const std::function<void()>& body) {
       if (graph != nullptr) (void)cudaGraphDestroy(graph);
     }
     (void)cudaGetLastError();
-    // The recorded kernels have not run, so the first row is still 0. Where a device is lost, `throw` says why.
+    // The recorded kernels have not run, so the channel's first row is still zero, as the next sequence needs
+    // (RowChannel). If the device is lost, Close throws; the exception rethrown below tells the cause.
     for (DeviceContext* context : contexts_) {
       try {
         DeviceGuard guard(context->device);
@@ -129,7 +132,7 @@ void GraphCache::Record(Entry& entry, const std::function<void()>& body) {
     cudaGraphExec_t exec = nullptr;
     if (code == cudaSuccess) code = cudaGraphInstantiate(&exec, graphs[i], 0);
     if (exec != nullptr) entry.graphs.push_back(exec);
-    // The work of a first launch is done before any device waits for another.
+    // Upload now, so that no device still uploads its graph while another one waits for that device.
     if (code == cudaSuccess && contexts_.size() > 1) code = cudaGraphUpload(exec, contexts_[i]->stream);
     (void)cudaGraphDestroy(graphs[i]);
   }
@@ -154,7 +157,7 @@ void GraphCache::DropOldest() {
   const auto oldest = std::min_element(entries_.begin(), entries_.end(), [](const auto& a, const auto& b) {
     return a.second.last_use < b.second.last_use;
   });
-  // A graph that still runs may be destroyed: CUDA keeps it until it has finished.
+  // A running graph may be destroyed: CUDA keeps it until it has finished.
   Destroy(oldest->second.graphs);
   entries_.erase(oldest);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA graphs by key: first call eager, second recorded, later ones replayed.
+// A cache of CUDA graphs by key: the first call of a key runs eagerly, the second is recorded, later ones replay the
+// graph.
 #pragma once
 
 #include <functional>
@@ -13,13 +14,12 @@
 
 namespace stoch::cuda {
 
-// The first call of a key runs eagerly so that everything that must not happen while recording (allocations, kernel
-// attributes, cuBLAS set-up) has happened when the second one records.
+// The first call of a key runs eagerly so that everything that is not allowed while recording (allocations, kernel
+// attributes, cuBLAS setup) has happened by the second call, which records.
 //
-// Over several devices a key has a graph on each, launched one after the other. Nothing in CUDA ties them together: ops
-// that join devices (device_group.h) wait for each other in memory, without the host.
-// A body that cannot become a graph, or whose graph finds no memory when it is first launched, runs eagerly from then
-// on.
+// With several devices, a key has one graph per device, launched one after another. CUDA does not order these graphs;
+// ops that join devices (device_group.h) wait for each other through memory, without the host. A body that cannot be
+// recorded, or whose graph does not find enough memory at its first launch, runs eagerly from then on.
 class GraphCache {
  public:
   explicit GraphCache(std::vector<DeviceContext*> contexts);
@@ -27,27 +27,34 @@ class GraphCache {
   GraphCache(const GraphCache&) = delete;
   GraphCache& operator=(const GraphCache&) = delete;
 
-  // Runs `body` under the contract of Backend::RunGraph. An empty key, or a call inside another body, is eager.
+  // Runs `body` as Backend::RunGraph says. With an empty key, or inside the body of another Run, `body` runs eagerly.
   void Run(std::string_view key, const std::function<void()>& body);
 
  private:
+  // The state of one key.
   struct Entry {
-    std::vector<cudaGraphExec_t> graphs;  // one a device; empty: seen once
-    uint64_t last_use = 0;
-    bool is_eager = false;  // no graph could be made of it
+    std::vector<cudaGraphExec_t> graphs;  // one per device; empty: not recorded yet, or is_eager
+    uint64_t last_use = 0;                // value of uses_ at the last Run of the key
+    bool is_eager = false;                // the body cannot be a graph: it always runs eagerly
   };
-  // Records and instantiates; the entry is eager where that failed for want of memory or the like.
+  // Records `body` and instantiates the graphs. Sets entry.is_eager if that failed harmlessly, for example for lack of
+  // memory.
   void Record(Entry& entry, const std::function<void()>& body);
+  // Launches the entry's graph on every device.
   cudaError_t Launch(const Entry& entry) const;
-  // Ends every recording. Returns the graphs, null where a recording failed; `code` is the first failure.
+  // Ends the recordings of the first `started` devices. Returns their graphs, null where a recording failed; sets *code
+  // to the first failure.
   std::vector<cudaGraph_t> EndRecording(size_t started, cudaError_t* code);
+  // Destroys the least recently used entry.
   void DropOldest();
 
   std::vector<DeviceContext*> contexts_;
   std::map<std::string, Entry, std::less<>> entries_;
+  // Number of Run calls with a key so far.
   uint64_t uses_ = 0;
+  // Whether a body is being recorded.
   bool inside_ = false;
-  const bool fails_for_tests_;  // STOCH_TEST_FAIL_GRAPHS=1: no graph can be made
+  const bool fails_for_tests_;  // STOCH_TEST_FAIL_GRAPHS is set: instantiation of every graph fails
 };
 
 }  // namespace stoch::cuda

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernel launches that may start before the kernels ahead of them have finished (programmatic dependent launch).
+// Kernel launches that may start before the kernels ahead have finished (PDL, programmatic dependent launch).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,23 +11,25 @@
 namespace stoch::cuda {
 
 #if defined(__CUDACC__)
-// Waits until every kernel ahead in the stream has finished and its writes are visible.
-// Requires: called by every thread of a kernel launched with LaunchOverlapped, before it touches anything but weights
-//           and tables. A kernel of a plain launch passes at once.
+// Waits until all kernels ahead in the stream have finished and their writes are visible. In a kernel that was launched
+// without PDL, returns at once.
+// Requires: called by every thread of a kernel launched with LaunchOverlapped, before it accesses anything but weights
+//           and tables.
 __device__ __forceinline__ void WaitForPrevious() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// Lets the next kernel of the stream start as soon as every block of this one has come here.
+// Allows the next kernel of the stream to start when every block of this kernel has called StartNext or ended.
 __device__ __forceinline__ void StartNext() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// Has an address of global memory made here and not, as the compiler likes to, where it is used: behind a wait.
+// Makes the compiler compute an address of global memory at this point. Otherwise the compiler may move the computation
+// to its first use, which is after a wait.
 template <typename T>
 __device__ __forceinline__ void MakeHere(T*& address) {
   size_t global = __cvta_generic_to_global(address);
@@ -35,14 +37,14 @@ __device__ __forceinline__ void MakeHere(T*& address) {
   address = static_cast<T*>(__cvta_global_to_generic(global));
 }
 
-// Asks for the 128 bytes around an address to be brought into the L2; returns at once.
+// Prefetches the 128-byte line around an address into the L2. Does not block.
 __device__ __forceinline__ void PrefetchL2Line(const void* from) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory");
 }
 
-// Raises the limit of dynamic shared memory of `kernel` to what a launch of it asks for.
-// Errors: DeviceError where a device of ctx.traits would refuse the launch: this one, or one with less
-//         (GpuTraits::is_limited).
+// Raises the kernel's limit of dynamic shared memory to `bytes`, the amount of the launch that follows.
+// Errors: DeviceError if a device with ctx.traits would refuse the launch: the actual device, or the smaller one that
+//         tests pretend to have (GpuTraits::is_limited).
 inline void AllowShared(const DeviceContext& ctx, const void* kernel, size_t bytes) {
   if (ctx.traits.is_limited) CheckSharedLimit(ctx.traits, kernel, bytes);
   STOCH_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
@@ -52,8 +54,8 @@ void AllowShared(const DeviceContext& ctx, void (*kernel)(Params...), size_t byt
   AllowShared(ctx, reinterpret_cast<const void*>(kernel), bytes);
 }
 
-// Launches `kernel`, which calls WaitForPrevious itself, so that it can be on the GPU before its turn comes. Where the
-// code has no such waits a plain launch.
+// Launches `kernel` with PDL, so that its blocks can be resident before the kernels ahead have finished; the kernel
+// must call WaitForPrevious. A plain launch if the code that runs was compiled without PDL (before sm_90).
 template <typename... Params, typename... Args>
 void LaunchOverlapped(DeviceContext& ctx, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
                       Args&&... args) {

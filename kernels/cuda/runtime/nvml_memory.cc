@@ -7,7 +7,8 @@
 namespace stoch::cuda {
 namespace {
 
-// nvml.h: nvmlMemory_t; functions return 0 on success.
+// Declarations from nvml.h, which is not needed for the build: nvmlMemory_t, in bytes, and functions that return 0 on
+// success.
 struct Memory {
   unsigned long long total = 0, free = 0, used = 0;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much memory of a GPU is in use, as nvidia-smi shows it: asked for without making a context there.
+// Memory of a GPU in use, as nvidia-smi shows it. Asking does not create a CUDA context on the GPU.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace stoch::cuda {
 
-// Bytes of device `ordinal` that all processes use together; nothing where NVML (libnvidia-ml.so.1) is not there. It is
-// loaded at first use.
+// Bytes of CUDA ordinal `ordinal` that all processes together use; nullopt if NVML (libnvidia-ml.so.1) is not
+// available. NVML is loaded at first use.
 std::optional<int64_t> UsedDeviceBytes(int ordinal);
 
 }  // namespace stoch::cuda

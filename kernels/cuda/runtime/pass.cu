@@ -11,6 +11,7 @@
 namespace stoch::cuda {
 namespace {
 
+// A sequence's length rounded up to whole key blocks.
 int32_t PaddedLength(int32_t length) { return (length + kKeyBlock - 1) / kKeyBlock * kKeyBlock; }
 
 }  // namespace
@@ -33,7 +34,7 @@ CudaPass::CudaPass(DeviceContext& ctx, const PassLimits& limits) : ctx_(ctx), li
   offsets_.output_rows = field(rows * sizeof(int32_t));
   offsets_.tiles = field((rows / kQueryTile + sequences + 1) * sizeof(QueryTile));
   offsets_.short_rows = field(rows * sizeof(int32_t));
-  // Last, so that a copy ends with the last sequence in use.
+  // The pages come last, so that an upload may end after the pages of the last sequence.
   offsets_.pages = field(sequences * static_cast<size_t>(limits.max_pages_per_sequence) * sizeof(int32_t));
   offsets_.end = end;
 
@@ -129,7 +130,7 @@ void CudaPass::Upload(const PassLayout& layout) {
     std::copy(s.pages.begin(), s.pages.end(), pages + i * static_cast<size_t>(limits_.max_pages_per_sequence));
   }
   KeepLayout(layout);
-  // Longest context first in each batch: the short tiles fill the gaps at the end of a launch.
+  // Sort the tiles of each batch by context, longest first: short tiles then fill the gaps at the end of a launch.
   for (const TileBatch& batch : batches_) {
     const auto begin = tiles_.begin() + batch.first_tile;
     std::stable_sort(begin, begin + batch.num_tiles, [](const QueryTile& a, const QueryTile& b) {
@@ -137,7 +138,7 @@ void CudaPass::Upload(const PassLayout& layout) {
     });
   }
   std::copy(tiles_.begin(), tiles_.end(), FieldAt<QueryTile>(host, offsets_.tiles));
-  // Entries past the last sequence read as having no rows: recorded graphs launch for the limit.
+  // Unused entries have num_rows 0, because recorded graphs launch for max_sequences sequences.
   PassSequence* sequences = FieldAt<PassSequence>(host, offsets_.sequences);
   std::fill(std::copy(sequences_.begin(), sequences_.end(), sequences), sequences + limits_.max_sequences,
             PassSequence{});

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device-side copy of a PassLayout: fixed buffers that every pass reuses, so that recorded graphs stay valid.
+// The copy of a PassLayout in device memory. Every upload reuses the same buffers, so pointers in recorded graphs stay
+// valid.
 #pragma once
 
 #include <bit>
@@ -16,108 +17,118 @@
 
 namespace stoch::cuda {
 
-// One sequence of a pass. Positions [0, length) are in the cache once the pass's own rows are appended.
+// One sequence of a pass. The cache holds its positions [0, length) once the rows of this pass are appended.
 struct PassSequence {
+  // First of this sequence's rows in the pass.
   int32_t first_row = 0;
   int32_t num_rows = 0;
   int32_t start_position = 0;
-  int32_t length = 0;  // start_position + num_rows
+  int32_t length = 0;  // positions in the cache after this pass: start_position + num_rows
   int32_t num_pages = 0;
-  int32_t packed_begin = -1;  // of a long sequence: where its positions start when those of its batch are laid end to
-                              // end, each rounded up to kKeyBlock; -1 for a short one
-  uint32_t number = 0;        // PassLayout::Sequence::number
+  // First packed position of a long sequence (kLongSequenceRows rows or more), -1 for a short one. Packing lays the
+  // positions of the long sequences of a batch end to end, each sequence rounded up to kKeyBlock.
+  int32_t packed_begin = -1;
+  uint32_t number = 0;  // as PassLayout::Sequence::number; random faults are drawn by it
 };
 
-// One row of a pass: what a row kernel needs first, in one load.
+// One row of a pass, with all that a kernel needs to begin with a row, in a single 16-byte load.
 struct alignas(16) PassRow {
+  // Index in PassView::sequences.
   int32_t sequence = 0;
-  int32_t position = 0;        // absolute
-  int32_t start_position = 0;  // of its sequence in this pass
-  int32_t first_row = 0;       // of its sequence
+  int32_t position = 0;        // absolute position
+  int32_t start_position = 0;  // absolute position of the first row of this row's sequence
+  int32_t first_row = 0;       // first row of this row's sequence in the pass
 };
 
-// Up to kQueryTile consecutive rows of one sequence: the unit of the prefill kernels. Where positions are dealt over
-// devices (kernels/stripes.h), the rows are those of one stripe.
+// Up to kQueryTile consecutive rows of one sequence, the tile of prefill attention. If the positions of sequences are
+// dealt over several devices in stripes (kernels/stripes.h), the rows are those of this device's stripe.
 struct QueryTile {
+  // Index in PassView::sequences.
   int32_t sequence = 0;
   int32_t first_row = 0;
   int32_t num_rows = 0;
-  int32_t start_position = 0;         // of first_row: local to the stripe
-  int32_t width_shift = kWholeShift;  // the stripe has 1 << width_shift of every kStripePeriod positions,
-  int32_t stripe_begin = 0;           // from this one on
+  int32_t start_position = 0;         // position of first_row: local to the stripe (absolute if there is one stripe)
+  int32_t width_shift = kWholeShift;  // the stripe has 1 << width_shift of every kStripePeriod positions
+  int32_t stripe_begin = 0;           // position of the stripe's first one in every kStripePeriod positions
 
   static constexpr int32_t kWholeShift = std::countr_zero(static_cast<uint32_t>(kStripePeriod));
-  // The absolute position of row `row` of the tile.
+  // The absolute position of row number `row` of the tile.
   STOCH_HD int32_t PositionOf(int32_t row) const {
     const int32_t local = start_position + row;
     return (local >> width_shift << kWholeShift) + stripe_begin + (local & ((1 << width_shift) - 1));
   }
-  // How far apart rows are that kHalfPeriod rows lie between.
+  // kHalfPeriod is half of kStripePeriod. Apart() is the difference of absolute positions between rows i and
+  // i + kHalfPeriod of the tile.
   static constexpr int32_t kHalfPeriod = static_cast<int32_t>(kStripePeriod) / 2;
   STOCH_HD int32_t Apart() const { return kHalfPeriod << (kWholeShift - width_shift); }
-  // Positions that the last row sees.
+  // Number of positions that the tile's last row attends to.
   STOCH_HD int32_t length() const { return PositionOf(num_rows - 1) + 1; }
 };
 
-// Long sequences that are packed, and whose tiles run, together: neighbours of the pass, with short ones between them.
+// Long sequences whose keys are packed, and whose tiles run, in one launch. The sequences are consecutive in the pass,
+// with short ones possibly in between.
 struct TileBatch {
+  // Range of the batch in CudaPass::sequences(), short ones included.
   int32_t first_sequence = 0;
   int32_t num_sequences = 0;
+  // Range of the batch in CudaPass::tiles().
   int32_t first_tile = 0;
   int32_t num_tiles = 0;
-  int32_t positions = 0;   // of its long sequences, each rounded up to kKeyBlock
-  int32_t max_length = 0;  // of them
+  int32_t positions = 0;   // packed positions: lengths of the long sequences, each rounded up to kKeyBlock
+  int32_t max_length = 0;  // longest of the long sequences
 };
 
-// A pass as kernels see it; all pointers are device memory with room for the limits. Passed by value.
+// A pass as kernels see it; passed by value. All pointers are device memory, sized by the PassLimits.
 struct PassView {
-  const int32_t* ids = nullptr;             // [max_rows]
-  const int32_t* positions = nullptr;       // [max_rows] absolute position of each row
-  const int32_t* row_sequence = nullptr;    // [max_rows]
-  const PassRow* rows = nullptr;            // [max_rows]
-  const int32_t* output_rows = nullptr;     // [max_rows]
-  const PassSequence* sequences = nullptr;  // [max_sequences], spare ones have no rows
-  const QueryTile* tiles = nullptr;         // rows of long sequences: by batch, longest context first
-  const int32_t* short_rows = nullptr;      // every other row
-  const int32_t* pages = nullptr;           // [max_sequences][max_pages]
+  const int32_t* ids = nullptr;             // [max_rows]: token id of each row
+  const int32_t* positions = nullptr;       // [max_rows]: absolute position of each row
+  const int32_t* row_sequence = nullptr;    // [max_rows]: index in `sequences` of each row
+  const PassRow* rows = nullptr;            // [max_rows]: all of a row's place in one record
+  const int32_t* output_rows = nullptr;     // [max_rows]: rows whose logits are wanted, ascending
+  const PassSequence* sequences = nullptr;  // [max_sequences]; unused entries have num_rows 0
+  const QueryTile* tiles = nullptr;         // tiles of the long sequences' rows: by batch, longest context first
+  const int32_t* short_rows = nullptr;      // [max_rows]: rows of short sequences (fewer than kLongSequenceRows rows)
+  const int32_t* pages = nullptr;           // [max_sequences][max_pages]: pages of each sequence in the cache
   int32_t max_pages = 0;
 };
 
 class CudaPass final : public Pass {
  public:
-  // Errors: InvalidInput (CheckPassLimits).
+  // Allocates all buffers for passes within `limits`. Errors: InvalidInput (CheckPassLimits), OutOfMemory.
   CudaPass(DeviceContext& ctx, const PassLimits& limits);
 
   Device device() const override { return ctx_.device; }
   const PassLimits& limits() const { return limits_; }
   const PassView& view() const { return view_; }
 
-  // Device views of the layout last uploaded.
+  // Sizes and tiles of the layout uploaded last; num_short_rows counts rows of sequences below kLongSequenceRows rows.
   int64_t rows() const { return rows_; }
   int64_t num_output_rows() const { return num_output_rows_; }
   const std::vector<QueryTile>& tiles() const { return tiles_; }
   int64_t num_short_rows() const { return num_short_rows_; }
-  int32_t max_length() const { return max_length_; }              // longest sequence
-  int32_t max_short_length() const { return max_short_length_; }  // longest sequence with short rows
+  int32_t max_length() const { return max_length_; }              // length of the longest sequence
+  int32_t max_short_length() const { return max_short_length_; }  // length of the longest short sequence
   const std::vector<TileBatch>& batches() const { return batches_; }
-  int32_t max_page() const { return max_page_; }  // largest page number
+  int32_t max_page() const { return max_page_; }  // largest page number in use
   const std::vector<PassSequence>& sequences() const { return sequences_; }
-  // Another number after every upload to any pass of the process; 0: none yet.
+  // Changes with every upload to any pass of the process; 0 before the first upload.
   uint64_t upload() const { return upload_number_; }
-  // Sequences, and as many ids as there are rows, which are all 0.
+  // The layout uploaded last, except that its ids are all 0 (only their number is kept) and its output_rows are empty.
   const PassLayout& layout() const { return layout_; }
 
-  // Errors: InvalidInput (CheckPass). Async: one copy on the context's stream; the host buffer is reused only
-  // after its copy ran.
+  // Replaces the pass. Errors: InvalidInput (CheckPass). Async: one copy on the context's stream. The pinned memory of
+  // a copy is reused only after that copy has run.
   void Upload(const PassLayout& layout);
 
  private:
-  struct Offsets {  // bytes from the start of the buffer
+  struct Offsets {  // bytes from the start of device_buffer_
     size_t sequences = 0, ids = 0, positions = 0, row_sequence = 0, rows = 0, output_rows = 0, tiles = 0,
            short_rows = 0, pages = 0, end = 0;
   };
-  // The batch of the next long sequence.
+  // The batch that takes a long sequence of `length` positions, index `sequence` in the pass: the last batch, or a new
+  // one if the packed positions would exceed max_packed_positions.
   TileBatch& BatchFor(int32_t sequence, int32_t length);
+  // Copies the layout without its ids and output_rows to layout_.
   void KeepLayout(const PassLayout& layout);
 
   DeviceContext& ctx_;
@@ -135,6 +146,7 @@ class CudaPass final : public Pass {
   int32_t max_page_ = 0;
   std::vector<PassSequence> sequences_;
   PassLayout layout_;
+  // Memory of the pages of layout_'s sequences.
   std::vector<int32_t> layout_pages_;
   std::vector<QueryTile> tiles_;
   std::vector<TileBatch> batches_;

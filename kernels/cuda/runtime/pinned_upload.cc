@@ -24,7 +24,7 @@ PinnedUpload::~PinnedUpload() {
 
 const Buffer& PinnedUpload::Next() {
   slot_ = (slot_ + 1) % blocks_.size();
-  STOCH_CUDA(cudaEventSynchronize(copied_[slot_]));  // success at once if the slot was never used
+  STOCH_CUDA(cudaEventSynchronize(copied_[slot_]));  // returns at once if the block was never used
   return blocks_[slot_];
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ops of a backend by number, and the one whose kernels began last, which is known when its device is lost too.
+// Numbers for the sites (layer and op) of a backend, and the site whose kernels began last, which can be read even when
+// its device is lost.
 #pragma once
 
 #include <map>
@@ -13,27 +14,30 @@
 
 namespace stoch::cuda {
 
-// Threads: any.
+// Any thread may call these functions at any time.
 class SiteTable {
  public:
-  // Memory of the host that every GPU can write, as the current device gives it.
+  // The current device decides how the pinned memory of begun() is mapped; every GPU can write it.
   // Errors: OutOfMemory, DeviceError.
   SiteTable();
 
-  int Id(const OpSite& site);  // >= 1; the same of the same site
-  // The site of an id that Id gave. Its name lives as long as the table.
+  int Id(const OpSite& site);  // number of a site, >= 1; equal sites get equal numbers
+  // The site with a number that Id returned. The string view in it is valid as long as the table.
   OpSite Site(int id) const;
 
-  int* begun() const { return static_cast<int*>(begun_.data()); }  // SiteReporter
-  // The op that began last on any device of the table; nullopt before the first one.
+  // Written by kernels (SiteReporter::begun): number of the site that began last, 0 = none.
+  int* begun() const { return static_cast<int*>(begun_.data()); }
+  // The op that began last on any device of the table; nullopt before the first op.
   std::optional<OpSite> Running() const;
 
  private:
   using Key = std::pair<int, std::string>;
 
   mutable std::mutex mutex_;
+  // Number of each site, and the site of each number (a key of ids_).
   std::map<Key, int> ids_;
   std::map<int, const Key*> sites_;
+  // Pinned int behind begun().
   Buffer begun_;
 };
 

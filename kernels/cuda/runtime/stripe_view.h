@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stripe (kernels/stripes.h) for kernels; passed by value.
+// A Stripe (kernels/stripes.h: the positions that one of several devices owns) as kernels take it, by value.
 #pragma once
 
 #include <bit>
@@ -13,9 +13,9 @@ namespace stoch::cuda {
 struct StripeView {
   static constexpr int32_t kWholeShift = std::countr_zero(static_cast<uint32_t>(kStripePeriod));
 
-  int32_t width_shift = kWholeShift;  // the stripe has 1 << width_shift of every kStripePeriod positions,
-  int32_t begin = 0;                  // from this one on
-  int32_t count_shift = 0;            // 1 << count_shift stripes
+  int32_t width_shift = kWholeShift;  // the stripe owns 1 << width_shift of every kStripePeriod positions
+  int32_t begin = 0;                  // first owned position in every kStripePeriod positions
+  int32_t count_shift = 0;            // the sequence is dealt to 1 << count_shift devices
 
   StripeView() = default;
   explicit StripeView(const Stripe& stripe)
@@ -24,16 +24,17 @@ struct StripeView {
         count_shift(kWholeShift - width_shift) {}
 
   STOCH_HD int32_t width() const { return 1 << width_shift; }
-  // Owned positions below `position`.
+  // Number of owned positions below `position`; for an owned position, this is its local position.
   STOCH_HD int32_t Below(int32_t position) const {
     const int32_t whole = position >> kWholeShift << width_shift;
     const int32_t rest = (position & ((1 << kWholeShift) - 1)) - begin;
     return whole + (rest < 0 ? 0 : rest > width() ? width() : rest);
   }
+  // The position in the sequence of the owned position number `local`.
   STOCH_HD int32_t Absolute(int32_t local) const {
     return (local >> width_shift << kWholeShift) + begin + (local & (width() - 1));
   }
-  // The stripe that owns a position.
+  // Index of the stripe that owns a position.
   STOCH_HD int32_t OwnerOf(int32_t position) const { return (position & ((1 << kWholeShift) - 1)) >> width_shift; }
 };
 

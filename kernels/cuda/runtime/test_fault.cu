@@ -19,7 +19,7 @@
 #include "kernels/cuda/base/memory.h"
 #include "kernels/cuda/runtime/test_fault.h"
 
-// The function that a failed device assert calls; the headers name it in debug builds only.
+// The function that a failed device assert calls. CUDA's headers declare it in debug builds only.
 extern "C" __device__ void __assertfail(const char* message, const char* file, unsigned line, const char* function,
                                         size_t char_size);
 
@@ -28,7 +28,8 @@ namespace {
 
 constexpr const char* kVariable = "STOCH_TEST_DEVICE_FAULT";
 
-// One thread. `nowhere` is no address of the device.
+// Counts one op; at the last one writes `site` to `failing` and then fails as `kind` says. One thread. left: ops until
+// the failure, in device memory. nowhere: an address that is not mapped on the device.
 __global__ void TestFaultKernel(TestFault::Kind kind, int site, unsigned* left, volatile int* failing,
                                 const volatile unsigned* nowhere) {
   if (*left == 0 || --*left != 0) return;
@@ -44,7 +45,8 @@ __global__ void TestFaultKernel(TestFault::Kind kind, int site, unsigned* left, 
   }
 }
 
-// Until the device is about to fail. The memory is the host's: it is there to be read when the device is no more.
+// Waits until the kernel announces a failure in `failing`, then prints the test_fault line. `failing` is host memory,
+// so it can be read even when the device is lost.
 void Watch(const std::stop_token& end, int* failing, const SiteTable& sites) {
   constexpr std::chrono::milliseconds kLook{1};
   int site = 0;
@@ -59,7 +61,7 @@ void Watch(const std::stop_token& end, int* failing, const SiteTable& sites) {
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }
 
-// Takes the first line of a file; "" where there is none.
+// Removes the first line of a file and returns it; "" if the file has none.
 std::string TakeLine(const char* path) {
   std::ifstream in(path);
   std::string line;

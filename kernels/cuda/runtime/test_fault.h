@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A device that fails on purpose, for tests of what happens then.
+// Makes a device fail on purpose, for tests of error handling.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,18 +14,19 @@
 
 namespace stoch::cuda {
 
-// A kernel after every op of a device, eager or in a graph, that counts them on the device and fails at one of them. When
-// it does, "test_fault SECONDS SITE" (since 1970; the op before it, as "layer 3 q_proj") goes to standard error, so that
-// it can be said how long it took to notice, and whether the right op was named.
+// Launches a kernel after every op of a device, eagerly or in a graph. The kernel counts ops on the device and fails at
+// a given one. Then the line "test_fault SECONDS SITE" goes to standard error (seconds since 1970; SITE is the op
+// before, as "layer 3 q_proj"), so that a test can measure how long the failure took to be noticed, and whether the
+// right op was named.
 class TestFault {
  public:
-  // The fault that STOCH_TEST_DEVICE_FAULT asks for; null where it is not set. It names a file, of which the first process to ask
-  // takes the first line: "illegal N" (an illegal address), "assert N" or "hang N" at op number N from then on, or
-  // "none". A file without lines: null.
-  // Errors: DeviceError for another line.
+  // The fault that the environment variable STOCH_TEST_DEVICE_FAULT asks for; null if the variable is not set. It names
+  // a file; each caller removes the first line: "illegal N" (an illegal address), "assert N" or "hang N" at the N-th op
+  // from now on, or "none". Null also if the file has no line left.
+  // Errors: DeviceError for any other line.
   static std::unique_ptr<TestFault> FromEnvironment(Device device, std::shared_ptr<SiteTable> sites);
 
-  // After the op of `site`.
+  // Launches the counting kernel on `stream`, after the op at `site`.
   void Launch(cudaStream_t stream, const OpSite& site);
 
   enum class Kind : int { kIllegalAddress, kAssert, kHang };
@@ -35,9 +36,9 @@ class TestFault {
 
   const std::shared_ptr<SiteTable> sites_;
   const Kind kind_;
-  Buffer left_;         // unsigned: ops to go
-  Buffer failing_;      // int, of the host: the site after which it is about to fail, or 0
-  std::jthread watch_;  // of failing_
+  Buffer left_;         // unsigned in device memory: ops until the failure
+  Buffer failing_;      // int in pinned host memory: site of the op before the failure, 0 = not failed yet
+  std::jthread watch_;  // thread that polls failing_ and prints the line
 };
 
 }  // namespace stoch::cuda

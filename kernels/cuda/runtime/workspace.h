@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scratch memory of one device: reserved when a model is loaded, then shared by every op, pass and layer.
+// Scratch memory of one device: reserved when a model is loaded, then shared by all ops, passes and layers.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,9 @@
 
 namespace stoch::cuda {
 
-// Blocks are never freed or moved while the workspace lives, so pointers recorded in a CUDA graph stay valid: the same
-// sequence of Take calls gives the same addresses once the blocks exist. What was reserved is enough for the ops that
-// said how much they take; others add blocks at their first use.
+// A list of blocks of device memory that are never freed or moved while the workspace lives. Once the blocks exist,
+// equal sequences of Take calls return equal addresses, so pointers in recorded CUDA graphs stay valid. Ops that
+// announced their scratch (Reserve) need no further block; other ops add a block at their first use.
 class Workspace {
  public:
   static constexpr size_t kAlignment = BlockStack::kAlignment;
@@ -21,9 +21,9 @@ class Workspace {
   explicit Workspace(Device device) : device_(device) {}
   int64_t bytes() const { return static_cast<int64_t>(places_.bytes()); }
 
-  // The size of a block that is to hold so many bytes.
+  // Bytes of the block that is allocated for a request of `bytes`: at least 32 MiB.
   static size_t BlockBytes(size_t bytes);
-  // Has a block with that many bytes free, a new one where there is none.
+  // Makes sure that one block has `bytes` free; allocates a block if none has.
   // Errors: OutOfMemory.
   void Reserve(size_t bytes);
 
@@ -37,8 +37,8 @@ class Workspace {
   std::vector<Buffer> blocks_;
 };
 
-// The scratch of one op; everything taken is free again when the scope ends. Scopes nest like a stack.
-// Async:    the memory may be handed to the next op at once: ops of a device run in stream order.
+// The scratch of one op. Everything taken is free again when the object goes out of scope; scopes nest like a stack.
+// Async: the next op may take the memory at once, because ops of a device run in stream order.
 class Scratch {
  public:
   explicit Scratch(Workspace& workspace) : workspace_(workspace), depth_(workspace.places_.depth()) {}
@@ -46,7 +46,7 @@ class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
-  // `count` elements, aligned to 256 bytes, content undefined. Errors: OutOfMemory.
+  // `count` elements of device memory, 256-byte aligned, content undefined. Errors: OutOfMemory.
   template <typename T>
   T* Take(int64_t count) {
     return static_cast<T*>(workspace_.Take(static_cast<size_t>(count) * sizeof(T)));

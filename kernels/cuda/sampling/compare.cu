@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of logits against base rows: a cluster of blocks a pair of rows.
+// Compares rows of logits with base rows: one cluster of blocks per pair of rows.
 #include <algorithm>
 
 #include "kernels/call_check.h"
@@ -18,7 +18,7 @@ using namespace sampling;
 struct CompareArgs {
   const float* logits = nullptr;
   const float* base = nullptr;
-  int64_t stride = 0;  // of logits
+  int64_t stride = 0;  // floats between rows of logits; base_stride: between rows of base
   int64_t base_stride = 0;
   const int32_t* targets = nullptr;
   LogitComparison* out = nullptr;
@@ -26,19 +26,21 @@ struct CompareArgs {
   SiteReporter reporter;
 };
 
+// Writes one LogitComparison per row. Grid: blockIdx.x is a block of the cluster, blockIdx.y a row of logits and of
+// base.
 __global__ void __launch_bounds__(kThreads) CompareLogitsKernel(const CompareArgs args) {
   __shared__ ScanShared scan_shared;
   __shared__ LaneSumShared<float> exp_shared;
   __shared__ LaneSumShared<double> term_shared;
   WaitForPrevious();
   args.reporter.Begin();
-  Cluster::Sync();  // every block of the cluster is there before another one writes its shared memory
+  Cluster::Sync();  // waits until all blocks of the cluster run, before one writes another's shared memory
   const int64_t row = blockIdx.y;
   const float* logits = args.logits + row * args.stride;
   const float* base = args.base + row * args.base_stride;
   const int32_t vocab_size = args.vocab_size;
   RowScan scan(base, vocab_size, scan_shared);
-  uint64_t seen[4] = {0, 0, 0, 0};  // the first of each ranking; whether a logit is not finite
+  uint64_t seen[4] = {0, 0, 0, 0};  // of base, then of logits: rank of the first token, and 1 if a logit is not finite
   scan.ForEach([&](int32_t id, float logit) {
     seen[0] = max(seen[0], RankKey(logit, id));
     seen[1] |= IsFinite(logit) ? 0 : 1;
@@ -51,10 +53,10 @@ __global__ void __launch_bounds__(kThreads) CompareLogitsKernel(const CompareArg
   scan.Max(seen);
   const double nan = BitsToDouble(kComparisonNan);
   LogitComparison result{nan, nan, nan, seen[3] != 0 ? -1 : RankId(seen[2]), seen[1] != 0 ? -1 : RankId(seen[0])};
-  if (result.top >= 0 && result.base_top >= 0) {  // the same in all threads of the cluster
+  if (result.top >= 0 && result.base_top >= 0) {  // equal in all threads of the cluster
     const auto sum_of = [&](const float* of, float largest) {
       const float sum = LaneSum(vocab_size, exp_shared, [&](int32_t id) { return Exp(of[id] - largest); });
-      Cluster::Sync();  // the next sum writes what this one is read from
+      Cluster::Sync();  // the next sum overwrites shared memory that this sum was read from
       return LogSum{static_cast<double>(largest), Log(static_cast<double>(sum))};
     };
     const LogSum base_sum = sum_of(base, RankLogit(seen[0]));
@@ -69,14 +71,14 @@ __global__ void __launch_bounds__(kThreads) CompareLogitsKernel(const CompareArg
     }
   }
   if (Cluster::Rank() == 0 && threadIdx.x == 0) args.out[row] = result;
-  Cluster::Sync();  // no block leaves while another may still write its shared memory
+  Cluster::Sync();  // no block exits while another one may still write its shared memory
 }
 
 }  // namespace
 
 void LaunchCompareLogits(DeviceContext& ctx, const CompareLogitsCall& call) {
   CheckCompareLogits(call);
-  constexpr int64_t kRowsAtOnce = 32768;  // gridDim.y is limited to 65535
+  constexpr int64_t kRowsAtOnce = 32768;  // rows per launch; gridDim.y is limited to 65535
   const int blocks = ctx.traits.has_clusters ? kBlocks : 1;
   const int64_t rows = call.logits.dim(0);
   CompareArgs args;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums of a term of every token in kRowLanes order, by a cluster of blocks.
+// Sums over the tokens of a row by a cluster of blocks, in the order of kRowLanes lanes (kernels/math/reduce.h).
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,16 @@
 
 namespace stoch::cuda::sampling {
 
-// Shared memory of LaneSum.
+// Shared memory of LaneSum, in every block of the cluster.
 template <typename T>
 struct LaneSumShared {
   T terms[kThreads];
-  T lanes[kRowLanes];  // in every block, all of the cluster's
+  T lanes[kRowLanes];  // lane sums, gathered from all blocks of the cluster
 };
 
-// The sum of term(id) of the ids below `size`, in kRowLanes order. A block owns whole lanes: it computes the terms of
-// several of their elements at once, then each lane's thread adds them in order. Every thread of the cluster gets the
-// total. Requires: no lane is ever -0; all threads of the cluster call it together.
+// Returns the sum of term(id) over the ids below `size`, in the order of kRowLanes lanes, in every thread of the
+// cluster. A block owns whole lanes: all its threads compute terms, and then one thread of each lane adds the lane's
+// terms in ascending order of id. Requires: no lane is ever -0. Called by all threads of the cluster together.
 template <typename T, typename Term>
 __device__ T LaneSum(int32_t size, LaneSumShared<T>& shared, const Term& term) {
   const int own_lanes = kRowLanes / Cluster::Size();
@@ -32,7 +32,7 @@ __device__ T LaneSum(int32_t size, LaneSumShared<T>& shared, const Term& term) {
   T sum = 0;
   for (int32_t first = 0; first < size; first += step) {
     const int32_t id = first + element * kRowLanes + first_lane + lane;
-    // +0 adds nothing to a lane, as no lane is -0.
+    // A missing element is +0, which leaves the lane as it is because no lane is -0.
     shared.terms[thread] = id < size ? term(id) : T{0};
     __syncthreads();
     if (element == 0) {

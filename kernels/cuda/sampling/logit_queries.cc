@@ -16,7 +16,7 @@ size_t AdjustedBytes(const LogitQueryLimits& limits) {
   return static_cast<size_t>(limits.max_picks) * static_cast<size_t>(limits.vocab_size) * sizeof(float);
 }
 
-// Bytes of one pick's mask, and of those of all picks.
+// MaskBytes: bytes of the token mask of one pick. MasksBytes: bytes of the masks of all picks.
 size_t MaskBytes(const LogitQueryLimits& limits) {
   return static_cast<size_t>(TokenMaskWords(limits.vocab_size)) * sizeof(uint32_t);
 }
@@ -95,7 +95,7 @@ void CudaLogitQueries::Upload(const LogitQueries& queries) {
   std::copy(queries.logprobs.begin(), queries.logprobs.end(), FieldAt<LogProbQuery>(host, offsets_.logprobs));
   num_picks_ = queries.picks.size();
   num_logprobs_ = queries.logprobs.size();
-  // Copied as far as it is used: picks alone, or to the last log-probability, or to the last entry.
+  // Only the part in use is copied: up to the last pick, the last log-probability query, or the last entry.
   size_t used = num_picks_ * sizeof(PickRecord);
   if (num_logprobs_ > 0) used = offsets_.logprobs + num_logprobs_ * sizeof(LogProbQuery);
   if (next > 0) used = offsets_.entries + static_cast<size_t>(next) * sizeof(PickEntry);

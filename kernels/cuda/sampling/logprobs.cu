@@ -13,7 +13,8 @@ struct TopShared {
   int32_t count;
 };
 
-// Ranks of the first `top` tokens into the first block's `shared`, in order.
+// Finds the `top` highest-ranked tokens of a row: the cluster's first block gets their ranks (RankKey) in shared.ranks,
+// in order. first: the highest rank; lowest: the lowest key. Called by all threads of the cluster.
 __device__ void FindTop(RowScan& scan, TopShared& shared, CutShared& cut_shared, uint64_t first, uint32_t lowest,
                         int32_t top, int32_t vocab_size) {
   if (top == 1) {
@@ -43,6 +44,8 @@ __device__ void FindTop(RowScan& scan, TopShared& shared, CutShared& cut_shared,
   __syncthreads();
 }
 
+// Answers one LogProbQuery per cluster. Grid: blockIdx.x is a block of the cluster, blockIdx.y a query from args.first
+// on.
 __global__ void __launch_bounds__(kThreads) LogProbsKernel(const QueryArgs args) {
   __shared__ ScanShared scan_shared;
   __shared__ CutShared cut_shared;
@@ -54,11 +57,11 @@ __global__ void __launch_bounds__(kThreads) LogProbsKernel(const QueryArgs args)
   const LogProbQuery query = args.queries.logprobs[index];
   const int64_t row = query.row - args.first_row;
   if (query.row < 0 || row < 0 || row >= args.rows) return;
-  Cluster::Sync();  // every block of the cluster is there before another one writes its shared memory
+  Cluster::Sync();  // waits until all blocks of the cluster run, before one writes another's shared memory
   const float* logits = args.logits + row * args.stride;
   const int32_t vocab_size = args.queries.vocab_size;
   RowScan scan(logits, vocab_size, scan_shared);
-  uint64_t extremes[2] = {0, 0};  // the first of the ranking; the complement of the lowest key
+  uint64_t extremes[2] = {0, 0};  // [0]: rank of the first token; [1]: complement of the lowest key
   scan.ForEach([&](int32_t id, float logit) {
     extremes[0] = max(extremes[0], RankKey(logit, id));
     extremes[1] = max(extremes[1], static_cast<uint64_t>(~OrderedKey(logit)));
@@ -88,7 +91,7 @@ __global__ void __launch_bounds__(kThreads) LogProbsKernel(const QueryArgs args)
       answer.top = top;
     }
   }
-  Cluster::Sync();  // no block leaves while another may still write its shared memory
+  Cluster::Sync();  // no block exits while another one may still write its shared memory
 }
 
 }  // namespace

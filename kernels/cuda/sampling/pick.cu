@@ -7,7 +7,8 @@ namespace {
 
 using namespace sampling;
 
-// Copies this block's ids with biases, penalties and mask. Entries of one list have distinct ids, so their order is free.
+// Copies the logits of this block's token ids to `adjusted`, with biases, penalties and mask applied. Entries of one
+// list have distinct ids, so their order does not matter. Called by all threads of the block.
 __device__ void Adjust(const LogitQueryView& queries, const PickRecord& pick, const RowScan& scan, float* adjusted) {
   const int thread = static_cast<int>(threadIdx.x);
   const auto mine = [&](int32_t id) { return id >= scan.block_begin() && id < scan.block_end(); };
@@ -35,9 +36,10 @@ __device__ void Adjust(const LogitQueryView& queries, const PickRecord& pick, co
   }
 }
 
-// The token of a pick; -1 if its logits are not all finite. All threads of the cluster get it.
+// Returns the token of a pick in every thread of the cluster; -1 if the logits are not all finite. Called by all
+// threads of the cluster.
 __device__ int32_t PickToken(const PickRecord& pick, RowScan& scan, CutShared& cut_shared, int32_t vocab_size) {
-  uint64_t extremes[2] = {0, 0};  // the first of the ranking; the complement of the lowest key
+  uint64_t extremes[2] = {0, 0};  // [0]: rank of the first token; [1]: complement of the lowest key
   scan.ForEach([&](int32_t id, float logit) {
     extremes[0] = max(extremes[0], RankKey(logit, id));
     extremes[1] = max(extremes[1], static_cast<uint64_t>(~OrderedKey(logit)));
@@ -45,7 +47,7 @@ __device__ int32_t PickToken(const PickRecord& pick, RowScan& scan, CutShared& c
   scan.Max(extremes);
   const auto highest = static_cast<uint32_t>(extremes[0] >> 32);
   const uint32_t lowest = ~static_cast<uint32_t>(extremes[1]);
-  // NaN lies outside of the infinities.
+  // Keys of NaN lie outside the range of the keys of the infinities.
   const float infinity = BitsToFloat(0x7f800000u);
   if (highest >= OrderedKey(infinity) || lowest <= OrderedKey(-infinity)) return -1;
   if (pick.temperature == 0.0f) return RankId(extremes[0]);
@@ -61,7 +63,7 @@ __device__ int32_t PickToken(const PickRecord& pick, RowScan& scan, CutShared& c
     uint64_t total[1] = {0};
     scan.ForEach([&](int32_t id, float logit) { total[0] += RankKey(logit, id) >= cut ? weight(logit) : 0; });
     scan.Sum(total);
-    // e^-24 * 2^32 rounds to 0: no token below has a weight.
+    // e^-24 * 2^32 rounds to 0, so no token below this key has a weight.
     const uint32_t low =
         max(max(lowest, static_cast<uint32_t>(cut >> 32)), min(highest, OrderedKey(largest - 24.0f * temperature)));
     cut = CutRanking(scan, cut_shared, low, highest, TopPWeight(pick.top_p, total[0]), weight);
@@ -74,6 +76,7 @@ __device__ int32_t PickToken(const PickRecord& pick, RowScan& scan, CutShared& c
   return scan.Locate(left, [&](uint64_t total) { return DrawThreshold(pick.random, total); });
 }
 
+// Picks one token per cluster. Grid: blockIdx.x is a block of the cluster, blockIdx.y a pick from args.first on.
 __global__ void __launch_bounds__(kThreads) PickTokensKernel(const QueryArgs args) {
   __shared__ ScanShared scan_shared;
   __shared__ CutShared cut_shared;
@@ -83,7 +86,7 @@ __global__ void __launch_bounds__(kThreads) PickTokensKernel(const QueryArgs arg
   const PickRecord pick = args.queries.picks[query];
   const int64_t row = pick.row - args.first_row;
   if (pick.row < 0 || row < 0 || row >= args.rows) return;
-  Cluster::Sync();  // every block of the cluster is there before another one writes its shared memory
+  Cluster::Sync();  // waits until all blocks of the cluster run, before one writes another's shared memory
   const float* logits = args.logits + row * args.stride;
   const int32_t vocab_size = args.queries.vocab_size;
   RowScan scan(logits, vocab_size, scan_shared);
@@ -97,7 +100,7 @@ __global__ void __launch_bounds__(kThreads) PickTokensKernel(const QueryArgs arg
     args.queries.picked[query] = id;
     args.queries.picked_host[query] = id;
   }
-  Cluster::Sync();  // no block leaves while another may still write its shared memory
+  Cluster::Sync();  // no block exits while another one may still write its shared memory
 }
 
 }  // namespace

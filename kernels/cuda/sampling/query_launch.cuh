@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the kernels that answer queries about logits are launched: a cluster of blocks a query.
+// Launching the kernels that answer queries about logits: one cluster of blocks per query.
 #pragma once
 
 #include <algorithm>
@@ -12,20 +12,22 @@
 
 namespace stoch::cuda::sampling {
 
+// Arguments of the kernels PickTokensKernel and LogProbsKernel.
 struct QueryArgs {
   LogitQueryView queries;
   const float* logits = nullptr;
   int64_t stride = 0;
-  int64_t first_row = 0;  // of the rows that are there, among all that queries number
+  int64_t first_row = 0;  // query rows are numbered from 0; logits has rows [first_row, first_row + rows)
   int64_t rows = 0;
-  int64_t first = 0;  // query
+  int64_t first = 0;  // query of blockIdx.y = 0
   SiteReporter reporter;
 };
 
-// `kernel` of op `name` for the queries of the range, blockIdx.y from args.first on.
+// Launches `kernel` for the queries of `range`: blockIdx.y is a query from args.first on, blockIdx.x a block of its
+// cluster. name: the op in error messages.
 inline void LaunchQueries(DeviceContext& ctx, std::string_view name, void (*kernel)(QueryArgs), const LogitRows& logits,
                           const CudaLogitQueries& queries, const QueryRange& range) {
-  constexpr int64_t kQueriesAtOnce = 32768;  // gridDim.y is limited to 65535
+  constexpr int64_t kQueriesAtOnce = 32768;  // queries per launch; gridDim.y is limited to 65535
   const int blocks = ctx.traits.has_clusters ? kBlocks : 1;
   for (int64_t done = 0; done < range.count; done += kQueriesAtOnce) {
     const auto count = static_cast<unsigned>(std::min(kQueriesAtOnce, range.count - done));

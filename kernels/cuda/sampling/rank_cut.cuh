@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The last of the first tokens of a ranking that reach a target together, found by counting instead of sorting.
+// Finds where a running sum of weights over tokens, ranked by logit, reaches a target (top_k, top_p). Tokens are
+// counted by ranges of logits instead of sorted.
 #pragma once
 
 #include <cstdint>
@@ -8,34 +9,36 @@
 
 namespace stoch::cuda::sampling {
 
-// Candidates that are ranked one by one once so few are left.
+// Once so few candidates are left, they are ranked one by one.
 inline constexpr int kMaxCandidates = 256;
 
-// Shared memory of CutRanking; what the block of rank 0 has is used.
+// Shared memory of CutRanking, in every block of the cluster. Candidates are gathered in the cluster's first block.
 struct CutShared {
   uint64_t ranks[kMaxCandidates];
   uint64_t weights[kMaxCandidates];
   int32_t count;
-  uint64_t cut;  // in every block
+  uint64_t cut;  // the result, in every block
 };
 
-// One candidate of 1: top_k counts tokens.
+// Weights of 1 for CutRanking: the running sum counts tokens, for top_k.
 struct CountOne {
   __device__ uint64_t operator()(float) const { return 1; }
 };
 
-// The rank (RankKey) of the token at which the running sum of weight(logit), in ranking order, reaches `target`.
-// `low` and `high` are keys: no token above `high`, and those from `low` on reach the target.
-// Requires: target >= 1; weight depends on the logit alone; all threads of the cluster call it together.
+// Returns the rank (RankKey) of the token at which the running sum of weight(logit), over tokens in ranking order,
+// reaches `target`. low, high: keys (OrderedKey) such that no token is above `high`, and the tokens from `low` on reach
+// the target.
+// Requires: target >= 1; weight depends only on the logit. Called by all threads of the cluster together.
 //
-// Keys split in four until few tokens are left: first by value, as logits spread, then by key, which ends for any.
+// Splits the range of keys into four parts again and again until few tokens are left: first by value, since logits
+// spread over values, then by key, which ends for any logits.
 template <typename Weight>
 __device__ uint64_t CutRanking(RowScan& scan, CutShared& shared, uint32_t low, uint32_t high, uint64_t target,
                                const Weight& weight) {
   constexpr int kSplitsByValue = 12;
-  uint64_t above = 0;                              // weight of the keys from `end` on
-  uint64_t end = static_cast<uint64_t>(high) + 1;  // the cut's key is in [low, end)
-  uint64_t inside = ~uint64_t{0};                  // tokens there
+  uint64_t above = 0;                              // weight of the tokens with keys from `end` on
+  uint64_t end = static_cast<uint64_t>(high) + 1;  // the key of the result is in [low, end)
+  uint64_t inside = ~uint64_t{0};                  // number of tokens with keys in [low, end)
   for (int split = 0; end - low > 1 && inside > kMaxCandidates; ++split) {
     const uint64_t width = end - low;
     uint32_t bounds[3];
@@ -54,7 +57,7 @@ __device__ uint64_t CutRanking(RowScan& scan, CutShared& shared, uint32_t low, u
         bounds[i] = low + max(1u, static_cast<uint32_t>((width * static_cast<uint64_t>(i + 1)) >> 2));
       }
     }
-    uint64_t sums[6] = {};  // weight and number of the tokens inside from each bound on
+    uint64_t sums[6] = {};  // by bound i: weight (i) and number (3 + i) of the tokens in [bounds[i], end)
     uint64_t all = 0;
     scan.ForEach([&](int32_t, float logit) {
       const uint32_t key = OrderedKey(logit);
@@ -71,7 +74,8 @@ __device__ uint64_t CutRanking(RowScan& scan, CutShared& shared, uint32_t low, u
       }
     });
     scan.Sum(sums);
-    // The highest bound from which on the target is reached; below the first, the rest of what is inside.
+    // `part` is the highest bound from which on the target is reached, -1 if only the tokens below the first bound
+    // reach it.
     int part = -1;
 #pragma unroll
     for (int i = 0; i < 3; ++i) {
@@ -91,7 +95,7 @@ __device__ uint64_t CutRanking(RowScan& scan, CutShared& shared, uint32_t low, u
     }
   }
   if (end - low == 1 && inside > kMaxCandidates) {
-    // One value many times: the lowest ids of it.
+    // All tokens that are left have one logit, so they rank by id, the lowest first.
     const uint64_t own = weight(KeyToFloat(low));
     const uint64_t needed = (target - above + own - 1) / own;
     const int32_t id = scan.Locate([&](int32_t, float logit) -> uint64_t { return OrderedKey(logit) == low ? 1 : 0; },
@@ -99,7 +103,7 @@ __device__ uint64_t CutRanking(RowScan& scan, CutShared& shared, uint32_t low, u
     return RankKey(KeyToFloat(low), id);
   }
 
-  // Few candidates: the first block ranks them.
+  // Few candidates are left: gather them in the first block of the cluster, a thread each.
   if (threadIdx.x == 0) shared.count = 0;
   Cluster::Sync();
   CutShared* first = Cluster::At(&shared, 0);
@@ -117,7 +121,7 @@ __device__ uint64_t CutRanking(RowScan& scan, CutShared& shared, uint32_t low, u
     if (i < count) {
       uint64_t running = above;
       for (int j = 0; j < count; ++j) running += shared.ranks[j] > shared.ranks[i] ? shared.weights[j] : 0;
-      // The first that reaches the target; a weight of 0 never does.
+      // This token is the first that reaches the target; a token of weight 0 never does.
       if (running < target && running + shared.weights[i] >= target) {
         for (int b = 0; b < Cluster::Size(); ++b) Cluster::At(&shared, b)->cut = shared.ranks[i];
       }

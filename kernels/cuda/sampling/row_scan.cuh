@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums over a row of logits by a cluster of blocks, and the token at which a running sum passes a threshold.
 //
-// Every warp of the cluster has one range of consecutive ids, in order of (block, warp), so that running sums in id
-// order are sums of whole warps and then of one warp's lanes. All sums are of integers: exact in any order.
+// Every warp of the cluster has one range of consecutive token ids, in order of (block, warp). So a running sum in id
+// order adds up whole warps, and then the lanes of one warp. All sums are of integers, and exact in any order.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +13,21 @@
 
 namespace stoch::cuda::sampling {
 
-inline constexpr int kBlocks = 8;     // of a cluster; one where the device code has none
-inline constexpr int kThreads = 512;  // two blocks an SM: 32 rows at once on 132 SMs
+inline constexpr int kBlocks = 8;     // blocks of a cluster; 1 on GPUs without clusters
+inline constexpr int kThreads = 512;  // threads per block; two blocks per SM: 32 rows at once on 132 SMs
 inline constexpr int kWarps = kThreads / kWarp;
 inline constexpr int kSlots = kBlocks * kWarps;
-inline constexpr int kMaxSums = 6;  // of one ClusterSum
+inline constexpr int kMaxSums = 6;  // most values that one Sum or Max combines
 
-// Shared memory of RowScan.
+// Shared memory of RowScan, in every block of the cluster.
 struct ScanShared {
   uint64_t warp_sums[kWarps][kMaxSums];
-  uint64_t block_sums[2][kBlocks][kMaxSums];  // in turns, so that a sum needs one barrier
-  uint64_t slots[kSlots];                     // of Locate: sums of all warps of the cluster
+  uint64_t block_sums[2][kBlocks][kMaxSums];  // two buffers in turn, so that Combine needs one cluster barrier
+  uint64_t slots[kSlots];                     // sums of all warps of the cluster, for Locate
   int32_t found;
 };
 
-// A warp's view of a row. All threads of the cluster call each function together.
+// A row of logits as one warp of a cluster sees it. All threads of the cluster call each function together.
 class RowScan {
  public:
   __device__ RowScan(const float* row, int32_t size, ScanShared& shared) : row_(row), shared_(shared) {
@@ -43,11 +43,11 @@ class RowScan {
 
   __device__ void SetRow(const float* row) { row_ = row; }
   __device__ float logit(int32_t id) const { return row_[id]; }
-  // The ids of this block.
+  // Token ids [block_begin(), block_end()) are those of this block.
   __device__ int32_t block_begin() const { return block_begin_; }
   __device__ int32_t block_end() const { return block_end_; }
 
-  // Calls f(id, logit) for every id of this warp, one per lane.
+  // Calls f(id, logit) for every token id of this warp, a lane for each.
   template <typename F>
   __device__ __forceinline__ void ForEach(F&& f) const {
     constexpr int kInFlight = 8;
@@ -67,7 +67,7 @@ class RowScan {
     }
   }
 
-  // Sums (or largest values) of every thread's values over the cluster, given to every thread.
+  // Combines the values of all threads of the cluster, by sum or by maximum, and gives the result to every thread.
   template <int N>
   __device__ void Sum(uint64_t (&values)[N]) {
     Combine(values, [](uint64_t a, uint64_t b) { return a + b; });
@@ -77,8 +77,8 @@ class RowScan {
     Combine(values, [](uint64_t a, uint64_t b) { return a > b ? a : b; });
   }
 
-  // The first id at which the running sum of measure(id, logit), in id order, exceeds threshold(total); given to every
-  // thread. Requires: the threshold is below the total.
+  // Returns, in every thread of the cluster, the first id at which the running sum of measure(id, logit), in id order,
+  // exceeds threshold(total). Requires: the threshold is below the total.
   template <typename Measure, typename Threshold>
   __device__ int32_t Locate(Measure&& measure, Threshold&& threshold) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -96,7 +96,7 @@ class RowScan {
     total = WarpSum(total);
     before = WarpSum(before);
     const uint64_t limit = threshold(total);
-    if (before <= limit && limit < before + sum) {  // one warp of the cluster
+    if (before <= limit && limit < before + sum) {  // true in one warp of the cluster
       uint64_t left = limit - before;
       int32_t found = -1;
       for (int32_t first = begin_; first < end_ && found < 0; first += kWarp) {

@@ -18,7 +18,7 @@
 namespace stoch::cuda {
 namespace {
 
-// The activations as the plan's kernel wants them; without codes where it quantizes them itself.
+// Quantizes the activations as the plan says. Without codes in the result if the plan's kernel quantizes them itself.
 ScActivationView Quantize(DeviceContext& ctx, Scratch& scratch, ScQuantizer quantizer, const ScOperator& op,
                           const RowSource& source, int64_t tokens, int64_t in_features, const SiteReporter& reporter) {
   switch (quantizer) {
@@ -33,6 +33,7 @@ ScActivationView Quantize(DeviceContext& ctx, Scratch& scratch, ScQuantizer quan
   return a;
 }
 
+// Launches the plain product (kernels/cuda/plain), which takes any operator, once for each task.
 void LaunchPlain(DeviceContext& ctx, const ScOperator& op, const ScActivationView& a,
                  std::span<const ScLinearTask> tasks) {
   for (const ScLinearTask& task : tasks) {
@@ -60,7 +61,7 @@ void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& s
     const LinearShape shape{tokens, in_features, std::span(out_features).first(static_cast<size_t>(some))};
     const LinearPlan plan = PlanScLinear(ctx.traits, ctx.tables.Traits(op), shape, pass);
     if (plan.route != LinearRoute::kScDecode || plan.quantizer != ScQuantizer::kKernel) ctx.row_channel().Settle();
-    // The quantizer depends on the activations alone, so it is the same for all tasks.
+    // The plan's quantizer depends on the activations alone, so one quantization serves the launches of all tasks.
     if (first == 0) a = Quantize(ctx, scratch, plan.quantizer, op, source, tokens, in_features, reporter);
     const ScFloatRows rows{source, reporter};
     switch (plan.route) {
@@ -78,7 +79,7 @@ void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& s
                         {.rows = plan.quantizer == ScQuantizer::kStreams ? &rows : nullptr});
         break;
       case LinearRoute::kScGeneric: LaunchPlain(ctx, op, a, {from, static_cast<size_t>(some)}); break;
-      default: STOCH_CHECK(false);  // not of one SC operator
+      default: STOCH_CHECK(false);  // PlanScLinear returns no other route
     }
   }
 }

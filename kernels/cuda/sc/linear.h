@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// SC linears: launches what kernels/plan/linear/sc.h chooses.
+// SC linears of one stream length: quantizes the activations and launches the kernel that PlanScLinear
+// (kernels/plan/linear/sc.h) chooses.
 //
-// Bits: every kernel gives docs/sc_arithmetic.md#5-back-to-real-numbers exactly, so the choice is invisible.
+// Bits: every kernel gives docs/sc_arithmetic.md#5-back-to-real-numbers exactly, so outputs do not depend on the
+//       choice.
 #pragma once
 
 #include "kernels/cuda/prologue/activations.h"
@@ -13,8 +15,9 @@
 
 namespace stoch::cuda {
 
-// y = f(x) @ w^T for `count` weights of one operator that share f(x): quantizes f(x) and launches the plan.
-// Scratch: at most ScLinearScratchBytes of the shape, from ctx.workspace.
+// tasks[i].out = f(x) @ w_i^T for `count` tasks of one operator that share f(x), the rows of `source`. More than
+// kMaxScTasks tasks take several launches.
+// Scratch:  at most ScLinearScratchBytes of the shape, from ctx.workspace.
 void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& source, int64_t tokens,
                     int64_t in_features, const SiteReporter& reporter, const ScLinearTask* tasks, int count);
 

@@ -18,7 +18,7 @@
 namespace stoch::cuda {
 namespace {
 
-// Rows of side b that share a scale.
+// Number of rows of side b (weights) that share a scale.
 int64_t GroupRows(const ScOperator& op, int64_t rows) {
   return std::min(op.config.granularity == ScGranularity::kPerRow ? op.config.group_b : rows, rows);
 }
@@ -38,6 +38,8 @@ void CheckExtras(const ScExtras& extras, int64_t cols, const std::string& name) 
   }
 }
 
+// Allocates a part's memory, zeroed, and its device tables. channels: the input channels of the part, ascending;
+// part->operators must be set.
 void MakePart(DeviceContext& ctx, MixedPart* part, const std::vector<int32_t>& channels, int64_t rows, int64_t cols,
               const std::string& name) {
   const ScOperator& op = part->op();
@@ -52,7 +54,7 @@ void MakePart(DeviceContext& ctx, MixedPart* part, const std::vector<int32_t>& c
   part->view = memory.view;
 }
 
-// The weight without its codes.
+// Makes a weight with everything but its codes and scales.
 std::unique_ptr<MixedWeight> Allocate(DeviceContext& ctx, const LinearSpec& spec, int64_t rows, int64_t cols,
                                       const std::string& name) {
   STOCH_CHECK(spec.sc != nullptr);
@@ -72,7 +74,8 @@ std::unique_ptr<MixedWeight> Allocate(DeviceContext& ctx, const LinearSpec& spec
   if (!rest.empty()) {
     const std::vector<ScOperatorPtr> alone{spec.sc};
     for (const ScOperatorPtr& one : extras.by_length.empty() ? alone : extras.by_length) {
-      // Those of one mask may have been repeated for their neighbours: the uniform kernels want the original.
+      // Operators in by_length may have repeated their single mask to match others; the kernels for one length need the
+      // original.
       weight->rest.operators.push_back(one == nullptr ? nullptr : MakeScOperator(one->config));
     }
     weight->rest.lengths = std::make_shared<LengthTables>(ctx.device, ctx.tables, spec.sc, &extras);
@@ -87,6 +90,7 @@ std::unique_ptr<MixedWeight> Allocate(DeviceContext& ctx, const LinearSpec& spec
   return weight;
 }
 
+// Quantizes a slab of rows into all parts of the weight. stride: elements from one row of the slab to the next.
 void Pack(DeviceContext& ctx, const MixedWeight& weight, const WeightSlab& slab, int64_t stride, int64_t* first_bad) {
   for (const MixedPart* part : {&weight.rest, &weight.own}) {
     if (part->empty()) continue;
@@ -95,7 +99,7 @@ void Pack(DeviceContext& ctx, const MixedWeight& weight, const WeightSlab& slab,
   }
 }
 
-// Stored codes are read with their faults once, when all are packed.
+// Applies the faults of stored weights to the codes, in place; called once, when all slabs are packed.
 void ReadStored(DeviceContext& ctx, const MixedWeight& weight, const LinearSpec& spec) {
   for (const MixedPart* part : {&weight.rest, &weight.own}) {
     if (part->empty() || part->hardware == nullptr) continue;
@@ -115,7 +119,7 @@ void ReadStored(DeviceContext& ctx, const MixedWeight& weight, const LinearSpec&
   }
 }
 
-// Whether rows share scales in any part.
+// Whether several rows share a scale in any part.
 bool SharesScales(const MixedWeight& weight) {
   for (const MixedPart* part : {&weight.rest, &weight.own}) {
     if (!part->empty() && GroupRows(part->op(), part->view.rows) > 1) return true;
@@ -123,6 +127,7 @@ bool SharesScales(const MixedWeight& weight) {
   return false;
 }
 
+// A copy of rows [first, first + count) of a part.
 MixedPart RowsOf(DeviceContext& ctx, const MixedPart& whole, int64_t first, int64_t count) {
   MixedPart part;
   if (whole.empty()) return part;
@@ -166,11 +171,12 @@ std::unique_ptr<MixedWeight> MakeMixedWeight(DeviceContext& ctx, Uploader& uploa
   std::unique_ptr<MixedWeight> weight = Allocate(ctx, spec, rows, cols, name);
   const BadRow bad(ctx);
   if (SharesScales(*weight)) {
-    // Scopes that cross slabs: the whole stack at once.
+    // Rows that share a scale may be in different slabs, so the stack is first collected as floats and then packed at
+    // once.
     const Buffer plain = AllocateDevice(ctx.device, static_cast<size_t>(rows * cols) * sizeof(float));
     uploader.ForEachSlab(
         parts, 1, [&](const WeightSlab& slab) { LaunchPackPlain(ctx, slab, DType::kF32, plain.data(), bad.device()); });
-    bad.Check(parts);  // a scale over several rows would spread the NaN to all of them
+    bad.Check(parts);  // a scale over several rows would spread a NaN to all of them
     Pack(ctx, *weight, {plain.data(), DType::kF32, 0, rows, cols}, cols, bad.device());
     STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
   } else {

@@ -14,27 +14,32 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 
-// Blocks of a warp for each item.
+// Number of blocks of a launch that gives each item a warp.
 unsigned WarpBlocks(int64_t items) { return static_cast<unsigned>((items + kWarps - 1) / kWarps); }
 
+// Lowers *first_bad to `row`.
 __device__ void NoteBad(int64_t* first_bad, int64_t row) {
   atomicMin(reinterpret_cast<unsigned long long*>(first_bad), static_cast<unsigned long long>(row));
 }
 
+// Arguments of PackScKernel: a slab of rows, the part of its columns to quantize, and the layout to write.
 struct PackArgs {
   const void* data = nullptr;
+  // Row of the whole weight at which the slab begins.
   int64_t first_row = 0;
-  int64_t rows = 0;  // of the slab
+  int64_t rows = 0;  // rows of the slab
   ScopeParams params;
   ScArith arith = ScArith::kSc;
+  // Rows that share a scale.
   int64_t group = 1;
   PackedChannels of;
-  Extremes* extremes = nullptr;  // [chunks][rows] where group > 1
+  Extremes* extremes = nullptr;  // [chunks][rows]; null if group is 1
   ScWeightView to;
+  // The word that NoteBad lowers.
   int64_t* first_bad = nullptr;
 };
 
-// Element i of the packed channels of a row.
+// Element i among the packed channels of a row, times its smoothing factor.
 template <typename T>
 __device__ float PartValue(const PackArgs& args, int64_t row, int64_t i) {
   const int64_t channel = args.of.channels == nullptr ? i : args.of.channels[i];
@@ -42,6 +47,7 @@ __device__ float PartValue(const PackArgs& args, int64_t row, int64_t i) {
   return args.of.smooth == nullptr ? x : x * args.of.smooth[channel];
 }
 
+// Extremes of elements [begin, begin + n) of a row. Called by a whole warp; every lane gets the result.
 template <typename T>
 __device__ Extremes RowExtremes(const PackArgs& args, int64_t row, int64_t begin, int64_t n, int lane) {
   Extremes e;
@@ -50,7 +56,7 @@ __device__ Extremes RowExtremes(const PackArgs& args, int64_t row, int64_t begin
   return WarpExtremes(e);
 }
 
-// A warp a (row, chunk), as of PackScKernel.
+// Extremes of each (row, chunk), for scales that several rows share. One warp per (row, chunk).
 template <typename T>
 __global__ void __launch_bounds__(kThreads) PackExtremesKernel(const PackArgs args) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
@@ -63,6 +69,7 @@ __global__ void __launch_bounds__(kThreads) PackExtremesKernel(const PackArgs ar
 }
 
 template <typename T>
+// Codes and scale of each (row, chunk) of a slab. One warp per (row, chunk).
 __global__ void __launch_bounds__(kThreads) PackScKernel(const PackArgs args) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   if (index >= args.rows * args.to.dims.chunks) return;
@@ -97,7 +104,7 @@ __device__ int64_t ExactOffset(int64_t padded_cols, int vector, int64_t row, int
   const int64_t step = d / kDotLanes;
   return row * padded_cols + (step / vector * kDotLanes + d % kDotLanes) * vector + step % vector;
 }
-
+// Stores a slab of rows [rows][cols] in ExactWeightView order, padding included, one thread per element of the layout.
 template <typename From, typename To>
 struct ExactPacker {
   const From* data;
@@ -114,7 +121,7 @@ struct ExactPacker {
   }
 };
 
-// A warp a row.
+// Stores a slab of rows in FixedWeightView order, and each row's scale. One warp per row.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) PackFixedKernel(WeightSlab slab, FixedWeightView to, int64_t* first_bad) {
   constexpr int kVector = 8;
@@ -135,11 +142,13 @@ __global__ void __launch_bounds__(kThreads) PackFixedKernel(WeightSlab slab, Fix
   const_cast<float*>(to.scales)[row] = FixedScale(most, kFixedWeightBits);
 }
 
-// A byte of each of 8 integers, two words, and the sum of squares of what they leave.
+// The byte h of each of eight integers q = 256 h + r, packed in two words, and the sum of the squares of the remainders
+// r.
 struct HighBytes {
   uint32_t words[2] = {};
   uint64_t squares = 0;
 };
+// HighBytes of eight packed weights of a row. scale: FixedScale of the row.
 template <typename T>
 __device__ __forceinline__ HighBytes HighBytesOf(const uint4& packed, float scale) {
   float w[8];
@@ -156,7 +165,7 @@ __device__ __forceinline__ HighBytes HighBytesOf(const uint4& packed, float scal
   return bytes;
 }
 
-// A warp 16 rows.
+// Fills a weight's screen (FixedWeightView::Screen): bytes and norms of remainders. One warp per group of 16 rows.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) PackScreenKernel(FixedWeightView w) {
   const int64_t group = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
@@ -179,7 +188,7 @@ __global__ void __launch_bounds__(kThreads) PackScreenKernel(FixedWeightView w) 
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     for (int s = 1; s < 4; s *= 2) squares[r] += __shfl_xor_sync(kAllLanes, squares[r], s);
-    // Rounded up, and a little more.
+    // Rounded up: the factor covers the rounding of sqrt, __double2float_ru that of the conversion.
     const double norm = sqrt(static_cast<double>(squares[r])) * (1.0 + 0x1p-40);
     if (lane % 4 == 0)
       const_cast<float*>(w.screen.rests)[group * FixedWeightView::kGroupRows + r * 8 + lane / 4] =
@@ -187,6 +196,7 @@ __global__ void __launch_bounds__(kThreads) PackScreenKernel(FixedWeightView w) 
   }
 }
 
+// Converts a slab of rows to type To, row-major, one thread per element.
 template <typename From, typename To>
 struct PlainPacker {
   const From* data;
@@ -201,6 +211,7 @@ struct PlainPacker {
   }
 };
 
+// to[i] = random weight number first + i as half, one thread per element.
 struct Generator {
   uint64_t seed, stream, first;
   float stddev;
@@ -218,6 +229,7 @@ struct Filler {
   __device__ void operator()(int64_t i) const { to[i] = value; }
 };
 
+// Copies codes to [rows, cols] and scales to [rows, chunks], one thread per element.
 struct ScUnpacker {
   ScWeightView from;
   uint8_t* codes;
@@ -233,6 +245,7 @@ struct ScUnpacker {
   }
 };
 
+// Copies rows [first, first + to.rows) of an SC weight, one thread per code of `to`.
 struct ScRowCopier {
   ScWeightView from;
   int64_t first;

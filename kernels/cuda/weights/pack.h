@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels that turn slabs of plain numbers into weight layouts.
+// Launchers of kernels that convert slabs of plain numbers to the layouts of weights.
 #pragma once
 
 #include <cstdint>
@@ -12,44 +12,50 @@
 
 namespace stoch::cuda {
 
-// first_bad: device int64, lowered (atomicMin) to the first row of the stack that holds NaN or infinity.
+// In all functions first_bad is an int64 in device memory, which the kernels lower (atomicMin) to the number, in the
+// whole weight, of the first row with a NaN or an infinity.
 
-// Channels of a slab whose rows are `stride` elements apart (0: its columns): `channels` (null: all in order), each times its entry of
-// `smooth` (null: 1).
+// Which columns of a slab are packed, and with which factors.
 struct PackedChannels {
+  // Elements from one row of the slab to the next; 0: slab.cols.
   int64_t stride = 0;
+  // Columns to pack, ascending; null: all.
   const int32_t* channels = nullptr;
+  // [slab columns], the factor of each column; null: 1.
   const float* smooth = nullptr;
 };
 
-// Quantizes channels of the rows of a slab as side b of `op` into `to`, whose pointers are written through.
-// Requires: `to` holds zeros; scopes of several rows (group > 1) lie within the slab.
+// Quantizes columns of the rows of a slab as side b of `op`. Writes codes and scales to the memory that `to` points to.
+// group: rows that share a scale.
+// Requires: that memory is zeroed; rows that share a scale are in one slab.
 void LaunchPackSc(DeviceContext& ctx, const WeightSlab& slab, const ScOperator& op, int64_t group,
                   const ScWeightView& to, int64_t* first_bad, const PackedChannels& of = {});
 
-// Stores the rows of a slab in ExactWeightView order (to.dtype is the slab's type or F32).
+// Stores the rows of a slab in ExactWeightView order. to.dtype is the slab's type or F32.
 void LaunchPackExact(DeviceContext& ctx, const WeightSlab& slab, const ExactWeightView& to, int64_t* first_bad);
 
-// Stores the rows of a slab, and their scales, in FixedWeightView order. Requires: to.dtype is the slab's.
+// Stores the rows of a slab in FixedWeightView order, and the scale of each row. Requires: to.dtype is the slab's type.
 void LaunchPackFixed(DeviceContext& ctx, const WeightSlab& slab, const FixedWeightView& to, int64_t* first_bad);
 
-// Fills the bytes and rests of to.screen from the numbers and scales of all rows. Requires: to.screen has its places.
+// Fills to.screen (bytes and rests) from the weights and scales of all rows. Requires: the pointers in to.screen are
+// set.
 void LaunchPackScreen(DeviceContext& ctx, const FixedWeightView& to);
 
-// Rounds the rows of a slab to halves. Infinity after rounding counts as bad.
+// Rounds the rows of a slab to halves. An infinity that results from rounding also counts as bad.
 void LaunchPackHalf(DeviceContext& ctx, const WeightSlab& slab, const HalfWeightView& to, int64_t* first_bad);
 
-// The rows of a slab in `dtype` (its own or F32), row-major with `cols` columns, from row slab.first_row of `to`
-// on.
+// Stores the rows of a slab row-major in `dtype` (the slab's type or F32), [rows][slab.cols], beginning at row
+// slab.first_row of `to`.
 void LaunchPackPlain(DeviceContext& ctx, const WeightSlab& slab, DType dtype, void* to, int64_t* first_bad);
 
-// Elements [first, first + count) of a random or constant source in source.type().
+// Writes elements [first, first + count) of a random or constant source, in source.type().
 void LaunchGenerate(DeviceContext& ctx, const WeightSource& source, int64_t first, int64_t count, void* to);
 
-// Rows [first, first + to.rows) of `from`, scales included. Requires: the same dims.
+// Copies rows [first, first + to.rows) of `from` to `to`, with their scales. Requires: equal dims.
 void LaunchCopyScRows(DeviceContext& ctx, const ScWeightView& from, int64_t first, const ScWeightView& to);
 
-// The inverse: codes [rows, cols] and scales [rows, chunks], or values F32 [rows, cols].
+// Convert weights back to plain arrays in device memory: codes [rows, cols] and scales [rows, chunks], or values F32
+// [rows, cols].
 void LaunchUnpackSc(DeviceContext& ctx, const ScWeightView& from, uint8_t* codes, float* scales);
 void LaunchUnpackExact(DeviceContext& ctx, const ExactWeightView& from, float* values);
 void LaunchUnpackFixed(DeviceContext& ctx, const FixedWeightView& from, float* values);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the arrays of an SC weight lie in its memory.
+// Places the arrays of an SC weight in one block of memory.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -16,6 +16,8 @@ namespace stoch::cuda {
 
 inline int64_t RoundUp(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
+// Sizes, and offsets in bytes, of the arrays of an SC weight; Place sets the pointers of `view` for a block that begins
+// at `base`.
 struct ScMemory {
   ScMemory(const ScOperator& op, int64_t rows, int64_t cols) {
     view.dims = MakeScDims(cols, op.config.chunk_d);
@@ -41,6 +43,7 @@ struct ScMemory {
   int64_t scales_at = 0;
   int64_t zeros_at = 0;
   int64_t sums_at = 0;
+  // Size of the block.
   int64_t bytes = 0;
 };
 

@@ -17,7 +17,7 @@ namespace stoch::cuda {
 namespace {
 
 constexpr int64_t kSlabBytes = int64_t{32} << 20;
-// One core copies out of the page cache at 5 to 10 GB/s; a few of them keep up with PCIe.
+// One core copies 5 to 10 GB/s out of the page cache; a few cores keep up with PCIe.
 constexpr int64_t kCopyThreads = 4;
 constexpr int64_t kMinBytesPerThread = int64_t{1} << 20;
 
@@ -33,7 +33,8 @@ void ParallelCopy(char* to, const char* from, int64_t bytes) {
   std::memcpy(to, from, static_cast<size_t>(std::min(piece, bytes)));
 }
 
-// Whole rows on every core: decoding is slower than PCIe.
+// Decodes `count` elements from element `first` of the part on, whole rows per thread, on all cores: decoding is slower
+// than PCIe.
 void ParallelDecode(const WeightSource& part, int64_t first, int64_t count, float* to) {
   const int64_t cores = UsableThreads();
   const int64_t rows = count / part.cols;
@@ -85,7 +86,7 @@ void Uploader::Fill(Stage& stage, const WeightSource& part, int64_t first, int64
   }
   const int64_t size = static_cast<int64_t>(DTypeSize(part.dtype));
   if (part.decoder == nullptr && IsOnDevice(part.host)) {
-    // A tensor of another library on this device.
+    // The source is memory of this device, owned by another library.
     STOCH_CUDA(cudaMemcpyAsync(stage.device.data(), static_cast<const char*>(part.host) + first * size,
                                static_cast<size_t>(count * size), cudaMemcpyDeviceToDevice, ctx_.stream));
     return;

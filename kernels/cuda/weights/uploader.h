@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Brings the numbers of weight sources to the device slab by slab: copied through pinned memory or generated there.
+// Brings the numbers of weight sources to the device in slabs of rows: copied through pinned memory, or generated on
+// the device.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,7 +14,7 @@
 
 namespace stoch::cuda {
 
-// Rows [first_row, first_row + rows) of a stack of parts, row-major, in device memory.
+// Rows [first_row, first_row + rows) of a stack of weight sources, row-major in device memory.
 struct WeightSlab {
   const void* data = nullptr;
   DType dtype = DType::kF32;
@@ -22,8 +23,8 @@ struct WeightSlab {
   int64_t cols = 0;
 };
 
-// Two slabs are in flight: while kernels read one, the host fills the other's pinned buffer and the copy engine moves
-// it.
+// Uploads weights with a double buffer: while kernels read one slab, the host fills the pinned buffer of the other and
+// the copy engine moves it to the device.
 class Uploader {
  public:
   explicit Uploader(DeviceContext& ctx) : ctx_(ctx) {}
@@ -31,23 +32,27 @@ class Uploader {
   Uploader(const Uploader&) = delete;
   Uploader& operator=(const Uploader&) = delete;
 
-  // Calls consume(slab) for slabs in row order; consume launches kernels on ctx.stream that read the slab.
-  // Requires: parts share cols, have type F32, F16 or BF16, and start at multiples of `granule` rows of the stack, as
-  //           slabs then do. WeightSource::host may be memory of this device, written before the ops to come.
+  // Calls consume(slab) for every slab in row order; consume launches kernels on ctx.stream that read the slab.
+  // Requires: parts have equal cols, type F32, F16 or BF16, and begin at multiples of `granule` rows of the stack;
+  //           slabs then do so, too. WeightSource::host may be memory of this device that was written before the ops on
+  //           ctx.stream.
   void ForEachSlab(std::span<const WeightSource> parts, int64_t granule,
                    const std::function<void(const WeightSlab&)>& consume);
-  // Frees the slabs' memory, once nothing reads them any more.
+  // Waits for the device, then frees the memory of the slabs.
   void Release();
 
  private:
+  // One half of the double buffer.
   struct Stage {
     Buffer pinned;
     Buffer device;
-    cudaEvent_t copied = nullptr;    // the pinned buffer may be filled again
-    cudaEvent_t consumed = nullptr;  // the device buffer may be written again
+    cudaEvent_t copied = nullptr;    // recorded when the pinned buffer may be refilled
+    cudaEvent_t consumed = nullptr;  // recorded when the device buffer may be overwritten
     bool used = false;
   };
+  // The other half of the double buffer, with room for `bytes`. Waits until its pinned buffer may be refilled.
   Stage& NextStage(size_t bytes);
+  // Enqueues elements [first, first + count) of a part to stage.device.
   void Fill(Stage& stage, const WeightSource& part, int64_t first, int64_t count);
 
   DeviceContext& ctx_;

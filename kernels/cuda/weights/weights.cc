@@ -26,7 +26,7 @@ int64_t TotalRows(std::span<const WeightSource> parts) {
   return rows;
 }
 
-// The parts' type, F32 where they differ.
+// The type of the parts; F32 if they differ.
 DType CommonType(std::span<const WeightSource> parts) {
   for (const WeightSource& part : parts) {
     if (part.type() != parts[0].type()) return DType::kF32;
@@ -34,7 +34,7 @@ DType CommonType(std::span<const WeightSource> parts) {
   return parts[0].type();
 }
 
-// Rows of side b that share a scale.
+// Number of rows of side b (weights) that share a scale.
 int64_t GroupRows(const ScOperator& op, int64_t rows) {
   return op.config.granularity == ScGranularity::kPerRow ? op.config.group_b : rows;
 }
@@ -62,12 +62,13 @@ std::unique_ptr<CudaLinear> MakeSc(DeviceContext& ctx, Uploader& uploader, std::
     uploader.ForEachSlab(
         parts, group, [&](const WeightSlab& slab) { LaunchPackSc(ctx, slab, op, group, memory.view, bad.device()); });
   } else {
-    // Scopes that cross parts or slabs: the whole stack at once, in one type.
+    // Rows that share a scale may be in different parts or slabs, so the stack is first collected in one type and then
+    // packed at once.
     const DType dtype = CommonType(parts);
     const Buffer plain = AllocateDevice(ctx.device, static_cast<size_t>(rows * cols) * DTypeSize(dtype));
     uploader.ForEachSlab(
         parts, 1, [&](const WeightSlab& slab) { LaunchPackPlain(ctx, slab, dtype, plain.data(), bad.device()); });
-    bad.Check(parts);  // a scale over several rows would spread the NaN to all of them
+    bad.Check(parts);  // a scale over several rows would spread a NaN to all of them
     LaunchPackSc(ctx, WeightSlab{plain.data(), dtype, 0, rows, cols}, op, group, memory.view, bad.device());
     STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
   }
@@ -95,7 +96,7 @@ constexpr int64_t kScreenAlignment = 256;
 int64_t PaddedFixedRows(int64_t rows) { return RoundUp(rows, int64_t{FixedWeightView::kGroupRows}); }
 int64_t PaddedFixedCols(int64_t cols) { return RoundUp(cols, int64_t{FixedWeightView::kBlockCols}); }
 
-// `memory`: ScreenBytes of it.
+// Sets the pointers of view->screen. memory: ScreenBytes bytes in device memory.
 void PlaceScreen(char* memory, FixedWeightView* view) {
   const auto floats = view->padded_rows() * static_cast<int64_t>(sizeof(float));
   char* at = memory + kScreenAlignment - 1;
@@ -201,7 +202,7 @@ std::unique_ptr<CudaLinear> MakeLinearRows(DeviceContext& ctx, Uploader& uploade
     throw InvalidInput("tensor " + source.name + ": rows " + std::to_string(first) + " and " + std::to_string(count) +
                        " more of " + std::to_string(source.rows) + " in precision sc were expected to be its own");
   }
-  // Scales that rows share need all of them; the rest is dropped at once.
+  // Scales that rows share depend on all rows, so the whole weight is made and the other rows are dropped at once.
   const std::unique_ptr<CudaLinear> whole = MakeLinear(ctx, uploader, {&source, 1}, spec);
   if (whole->mixed() != nullptr) {
     return std::make_unique<CudaLinear>(ctx.device, spec, SliceMixed(ctx, *whole->mixed(), spec, first, count));
@@ -242,7 +243,8 @@ std::unique_ptr<CudaEmbedding> MakeEmbedding(DeviceContext& ctx, Uploader& uploa
   const std::span<const WeightSource> parts(&source, 1);
   CheckStack(parts);
   const DType dtype = source.type();
-  // On the host: a token reads one row of it, 8 KB of the 1 to 2 GB that weights, keys and values have better use for.
+  // Pinned host memory: a token reads one row, while the 1 to 2 GB of a table are better spent on weights, keys and
+  // values.
   Buffer buffer = AllocatePinned(static_cast<size_t>(source.rows * source.cols) * DTypeSize(dtype), ctx.device);
   const BadRow bad(ctx);
   uploader.ForEachSlab(parts, 1,

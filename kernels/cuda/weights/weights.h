@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights in device memory: quantized, exact or fp16, made while they are loaded.
+// Weights in device memory: quantized (SC), exact (fp32) or fp16, converted while they are loaded.
 #pragma once
 
 #include <memory>
@@ -15,22 +15,23 @@ namespace stoch::cuda {
 class Uploader;
 struct MixedWeight;
 
-// An exact matrix: element (row, d) in the order in which kDotLanes strided lanes read it with 16-byte loads.
-// [rows][padded_cols / (16 * vector)][kDotLanes][vector], vector = 16 / sizeof(T): element d = (block * vector + v) *
-// kDotLanes + lane. Padding is -0, which leaves every lane as it is: fma(+0, -0, lane) == lane, signs of zero included.
+// An exact matrix in the order in which kDotLanes strided lanes read it with 16-byte loads:
+// [rows][blocks][kDotLanes][vector], with vector = 16 / sizeof(T) elements and blocks = padded_cols / (16 * vector).
+// Element d of a row is at (block, lane, v) with d = (block * vector + v) * kDotLanes + lane. Padding is -0, which
+// changes no sum: fma(+0, -0, lane) == lane, signs of zero included.
 struct ExactWeightView {
-  const void* data = nullptr;
-  DType dtype = DType::kF32;  // kF32, kF16 or kBF16, as in the file
+  const void* data = nullptr;  // elements of type dtype, in the order above
+  DType dtype = DType::kF32;   // kF32, kF16 or kBF16
   int64_t rows = 0;
   int64_t cols = 0;
-  int64_t padded_cols = 0;  // multiple of kDotLanes * vector
+  int64_t padded_cols = 0;  // cols rounded up to a multiple of kDotLanes * vector
 
   STOCH_LAYOUT_FN int vector() const { return dtype == DType::kF32 ? 4 : 8; }
 };
 
-// A matrix that multiplies as integers (IsFixedPoint): its numbers as they are stored, in the order in which int8 tensor
-// cores take bytes made of them. [row groups of 16][steps of 32 columns][half of the rows][lane][8 numbers]: lane l has
-// columns 8 * (l % 4) on of row l / 4 of the half. Padding is 0.
+// A matrix that is multiplied as integers (IsFixedPoint, math/fixed_point.h). It holds the 16-bit floats in the order
+// in which a lane makes int8 tensor core operands of them: [groups of 16 rows][steps of 32 columns][half of the
+// group][lane][8 numbers]. Lane l has columns 8 * (l % 4) .. 8 * (l % 4) + 7 of row l / 4 of the half. Padding is 0.
 struct FixedWeightView {
   static constexpr int kGroupRows = 16;
   static constexpr int kStepCols = 32;
@@ -40,41 +41,44 @@ struct FixedWeightView {
   DType dtype = DType::kBF16;  // kF16 or kBF16
   int64_t rows = 0;
   int64_t cols = 0;
-  int64_t padded_cols = 0;        // multiple of kBlockCols
-  const float* scales = nullptr;  // [padded_rows()]: the FixedScale of each row
+  int64_t padded_cols = 0;        // cols rounded up to a multiple of kBlockCols
+  const float* scales = nullptr;  // [padded_rows()]: scale of each row (FixedScale)
 
-  // A high byte h of each integer q of a weight, q = 256 h + r, and the norm of r of each row: they find the largest
-  // output without reading all (linear/fixed_screen.h), and where that leaves what it found.
+  // Data for finding the largest output without reading the whole matrix (linear/fixed_screen.h): for each integer
+  // q = 256 h + r of a weight the byte h, for each row the norm of its r. Also holds the intermediate results of that
+  // search. Device memory.
   struct Screen {
-    const uint8_t* bytes = nullptr;  // [row groups][steps][lane][16]: operands of int8 products, as lanes take them
-    const float* rests = nullptr;    // [padded_rows()]: at least the norm
-    float* uppers = nullptr;         // [padded_rows()]: what an output is at most
-    double* norm = nullptr;          // at least that of the integers of x
-    uint32_t* best = nullptr;        // the most that an output is at least, as an OrderedWord
+    const uint8_t* bytes = nullptr;  // bytes h, [row groups][steps][lane][16]: int8 operands A as lanes load them
+    const float* rests = nullptr;    // [padded_rows()]: upper bound of each row's norm of r
+    float* uppers = nullptr;         // scratch [padded_rows()]: upper bound of each output
+    double* norm = nullptr;          // scratch: upper bound of the norm of the integers of x
+    uint32_t* best = nullptr;        // scratch: largest lower bound of any output, as an OrderedWord (exchange.cuh)
   };
   Screen screen;
 
   STOCH_LAYOUT_FN int64_t padded_rows() const { return (rows + kGroupRows - 1) / kGroupRows * kGroupRows; }
-  // Offset of eight numbers from column 8 * vector on, in vectors.
+  // Offset of the eight numbers of `row` that begin at column 8 * vector, in units of eight numbers.
   STOCH_LAYOUT_FN int64_t vector_offset(int64_t row, int64_t vector) const {
     const int64_t step = row / kGroupRows * (padded_cols / kStepCols) + vector / 4;
     return (step * 2 + row / 8 % 2) * 32 + row % 8 * 4 + vector % 4;
   }
 };
 
-// Plain halves for cuBLAS.
+// A matrix of halves, row-major, for cuBLAS.
 struct HalfWeightView {
   const uint16_t* data = nullptr;  // [rows, cols]
   int64_t rows = 0;
   int64_t cols = 0;
 };
 
+// A weight of any precision in device memory.
 class CudaLinear final : public LinearWeight {
  public:
   using View = std::variant<ScWeightView, ExactWeightView, FixedWeightView, HalfWeightView>;
 
   CudaLinear(Device device, LinearSpec spec, View view, Buffer memory);
-  // With extras, integers or a multiplier table (weights/mixed.h); view<ScWeightView> is one of its parts.
+  // A weight with extras, integer arithmetic or a multiplier table (weights/mixed.h). view<ScWeightView>() is then one
+  // of its parts.
   CudaLinear(Device device, LinearSpec spec, std::unique_ptr<MixedWeight> mixed);
   ~CudaLinear() override;
 
@@ -85,13 +89,13 @@ class CudaLinear final : public LinearWeight {
   int64_t bytes() const override;
   int64_t stream_bytes() const override;
 
-  // Null: a uniform operator of streams, an exact matrix, or halves.
+  // The parts of a weight with extras, integer arithmetic or a multiplier table; null for all other weights.
   const MixedWeight* mixed() const { return mixed_.get(); }
   template <typename T>
   const T& view() const {
     return std::get<T>(view_);
   }
-  // A weight of precision kFp32.
+  // Whether the weight, of precision kFp32, is multiplied as integers (FixedWeightView).
   bool is_fixed_point() const { return std::holds_alternative<FixedWeightView>(view_); }
 
  private:
@@ -102,12 +106,12 @@ class CudaLinear final : public LinearWeight {
   std::unique_ptr<MixedWeight> mixed_;
 };
 
-// Rows of a table, plain or inside an exact LM head (tied embeddings).
+// An embedding table: plain, or the memory of an exact LM head with tied embeddings.
 struct EmbeddingView {
   enum class Order : uint8_t {
     kPlain,  // row-major [rows, cols]
-    kExact,  // ExactWeightView's
-    kFixed,  // FixedWeightView's
+    kExact,  // the order of ExactWeightView
+    kFixed,  // the order of FixedWeightView
   };
   ExactWeightView table;
   Order order = Order::kPlain;
@@ -126,13 +130,13 @@ class CudaEmbedding final : public EmbeddingTable {
  private:
   Device device_;
   EmbeddingView view_;
-  Buffer memory_;  // empty where the table is the tied head's memory, which then must live longer
+  Buffer memory_;  // empty if the table is the memory of a tied LM head, which must outlive this object
 };
 
-// Bytes that a FixedWeightView::Screen takes.
+// Bytes of a FixedWeightView::Screen for a matrix [rows, cols].
 int64_t ScreenBytes(int64_t rows, int64_t cols);
 
-// The ops of Backend, for one device.
+// Implement the Backend functions of equal names for one device.
 std::unique_ptr<CudaLinear> MakeLinear(DeviceContext& ctx, Uploader& uploader, std::span<const WeightSource> parts,
                                        const LinearSpec& spec);
 std::unique_ptr<CudaLinear> MakeLinearRows(DeviceContext& ctx, Uploader& uploader, const WeightSource& source,

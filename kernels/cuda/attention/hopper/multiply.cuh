@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A warpgroup of a product of wide tiles: the ring of stages, and codes that it makes thermometers and multiplies.
-// Included by products.cu alone.
+// A warpgroup of a product of wide tiles: takes stages from the ring, makes thermometers of codes and multiplies. A slot
+// is one (tile, head) pair, 64 rows. Included by products.cu alone.
 #pragma once
 
 #include "kernels/cuda/device/hopper.cuh"
@@ -9,26 +9,32 @@
 
 namespace stoch::cuda::attention_wide {
 
-inline constexpr int kGroups = 2;  // four with a slot each have too few registers to keep products in flight
+// Warpgroups that multiply. Four, with one slot each, have too few registers to keep products in flight.
+inline constexpr int kGroups = 2;
 inline constexpr int kOwn = kWideSlots / kGroups;  // slots of a warpgroup
 inline constexpr int kConsumers = 128 * kGroups;
 inline constexpr int kThreads = kConsumers + 128;
-// Registers that the consumers take beyond the even share of kThreads; the producer's warpgroup gives them up.
+// Registers per thread. The producer's warpgroup gives up most of its even share, and the consumers' warpgroups take
+// it.
 inline constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
 inline constexpr int kProducerRegisters = 24;
 inline constexpr int kConsumerRegisters = ((kGroups + 1) * kLaunchRegisters - kProducerRegisters) / kGroups / 8 * 8;
 
-// The ring of stages as one thread walks it.
+// The ring of stages in shared memory, with the position of one thread in it. `phase` is the parity of the barriers.
 struct Ring {
-  uint32_t base;  // shared address of: full barriers, empty barriers, stages at kWideRingHeader
+  // Shared address of the full barriers, then the empty barriers, then at kWideRingHeader the stages.
+  uint32_t base;
   int stages;
   int slot = 0;
   uint32_t phase = 0;
+  // Addresses of barriers and memory of stage i. A copy fills a stage and completes `full`; consumers arrive at
+  // `empty`.
   __device__ uint32_t full(int i) const { return base + 8 * static_cast<uint32_t>(i); }
   __device__ uint32_t empty(int i) const { return base + 8 * static_cast<uint32_t>(kMaxWideStages + i); }
   __device__ uint32_t stage(int i, int bytes) const {
     return base + kWideRingHeader + static_cast<uint32_t>(i * bytes);
   }
+  // Goes on to the next stage.
   __device__ void Next() {
     if (++slot == stages) {
       slot = 0;
@@ -37,8 +43,8 @@ struct Ring {
   }
 };
 
-// Word kWord of kWords of the streams of four codes that are never negative, of rows row and row + 8, as operands of two
-// steps: codes 0 and 1, then 2 and 3.
+// Operands A of two wgmma steps from word kWord of kWords of the thermometers of four codes that are never negative, in
+// rows row and row + 8: a[0] has codes 0 and 1, a[1] codes 2 and 3.
 template <int kWord, int kWords>
 __device__ __forceinline__ void PositiveOperands(uint32_t (&a)[2][4], const PackedRanks (&ranks)[2],
                                                  uint32_t minus_one) {
@@ -58,26 +64,30 @@ __device__ __forceinline__ void PositiveOperands(uint32_t (&a)[2][4], const Pack
   }
 }
 
-// Common to both products: the pipeline, and accumulators of the slots. Units of a stage are kColumns * 16 bytes.
+// State of a consumer thread in either product: its place in the ring and the accumulators of its slots. A stage
+// consists of units of kColumns columns x 16 bytes.
 template <int kColumns>
 struct Consumer {
   static constexpr int kUnitBytes = kColumns * 16;
   static constexpr int kAccumulators = kColumns / 2;
   Ring ring;
-  bool releases;  // lane 0 hands stages back for its warp
+  bool releases;  // whether this thread arrives at empty barriers for its warp (lane 0)
   uint32_t minus_one;
-  int held = -1;  // stage whose products may not be finished
+  int held = -1;  // stage whose products may still be in flight; -1: none
   int32_t acc[kOwn][kAccumulators];
 
+  // Hands the held stage back to the producer.
   __device__ __forceinline__ void Release() {
     BarrierArrive(ring.empty(held), releases && held >= 0);
     held = -1;
   }
+  // Waits for all products in flight.
   __device__ __forceinline__ void Finish() {
     WgmmaWait<0>(acc[0]);
     WgmmaWait<0>(acc[1]);
     Release();
   }
+  // Hands the next `stages` stages back without multiplying.
   __device__ void Skip(int stages) {
     for (int i = 0; i < stages; ++i) {
       BarrierWait(ring.full(ring.slot), ring.phase);
@@ -85,12 +95,13 @@ struct Consumer {
       ring.Next();
     }
   }
+  // The wgmma descriptor of a unit; first: low half of the descriptor of unit 0.
   __device__ __forceinline__ static uint64_t Unit(uint32_t first, int unit) {
     return Descriptor(first + static_cast<uint32_t>(unit) * (kUnitBytes >> 4));
   }
 
  protected:
-  // Descriptor of the first unit of the stage that is next.
+  // Low half of the descriptor of unit 0 of the stage that the thread is at.
   template <int kStageBytes>
   __device__ __forceinline__ uint32_t FirstUnit() const {
     return Uniform(DescriptorLow<kUnitBytes>(ring.base + kWideRingHeader) +
@@ -98,21 +109,24 @@ struct Consumer {
   }
 };
 
-// q k. Of a stage's units 4 kWords have words of streams and two the factors of the sign correction. kMixed: a row's codes are
-// ranks of its length, or levels of the longest.
+// q k. A stage has 16 dimensions of kWideKeys keys: 4 kWords units of stream words, then two units of the sign
+// correction. kMixed: the codes of a row are ranks at its stream length, or levels if it has the longest length.
 template <int kWords, bool kMixed>
 struct ScoreConsumer : Consumer<kWideKeys> {
   static constexpr int kStageBytes = (4 * kWords + 2) * kUnitBytes;
-  uint32_t is_level[kMixed ? kOwn : 1][2];  // 1 in every byte where the codes of a row are levels
+  // [slot][row, row + 8]: 1 in every byte if the codes of the row are levels, else 0.
+  uint32_t is_level[kMixed ? kOwn : 1][2];
 
+  // Ranks of four codes of row i (0: row, 1: row + 8) of a slot.
   __device__ __forceinline__ PackedRanks RanksOf(uint32_t codes, int own, int i) const {
     if constexpr (!kMixed) return DirectRanks<kWords>(codes);
     const uint32_t q = codes & 0x7f7f7f7f;
     return {q + ((q >> 6) & is_level[own][i])};
   }
 
-  // Adds one stage to acc, or sets acc; codes: of each slot's two rows. kWords pairs of steps: while one pair
-  // multiplies, the next one's operands are made.
+  // Multiplies the next stage and adds to acc, or with kFirst sets acc. codes: [slot][row, row + 8], four codes of this
+  // lane each.
+  // Runs kWords pairs of wgmma steps for each slot; while one pair multiplies, the operands of the next pair are made.
   template <bool kFirst>
   __device__ __forceinline__ void Multiply(const uint32_t (&codes)[kOwn][2]) {
     const uint32_t stage = FirstUnit<kStageBytes>();
@@ -147,24 +161,26 @@ struct ScoreConsumer : Consumer<kWideKeys> {
   }
 };
 
-// p v: of a half of kWideValues values a stage is one word of their streams, with the first one the sign correction. kMixed:
-// codes are ranks.
+// p v. A stage has one word of each stream of half a block of kWideValues values; the stage of the first word also has
+// the two units of the sign correction. kMixed: codes are ranks.
 template <int kWords, int kHeadDim, bool kMixed>
 struct ValueConsumer : Consumer<kHeadDim> {
   using Base = Consumer<kHeadDim>;
   using Base::acc, Base::held, Base::minus_one, Base::ring, Base::Unit;
   static constexpr int kStageBytes = kWideValueUnits * Base::kUnitBytes;
 
+  // Ranks of four codes.
   __device__ __forceinline__ static uint32_t RanksOf(uint32_t codes) {
     if constexpr (kMixed) return codes;
     return DirectRanks<kWords>(codes).packed;
   }
 
-  // Adds a word of a half; ranks: [slot][row and row + 8], of the half's 32 the eight of this lane.
+  // Multiplies the next stage, word kWord of one half, and adds to acc. ranks: [slot][row, row + 8], the eight ranks
+  // that this lane has of the half's 32 values.
   template <int kWord>
   __device__ __forceinline__ void Multiply(const uint2 (&ranks)[kOwn][2]) {
     const uint32_t stage = Base::template FirstUnit<kStageBytes>();
-    // Four codes of each row at a time: while they multiply, the next ones' operands are made.
+    // Four codes of each row at a time: while they multiply, the operands of the next four are made.
     Unrolled<2 * kOwn>([&](auto i) {
       constexpr int own = i / 2, part = i % 2;
       const auto of_part = [&](const uint2& eight) { return PackedRanks{part == 0 ? eight.x : eight.y}; };

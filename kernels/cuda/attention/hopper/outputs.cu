@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Outputs of wide tiles: the sums of p v, and what its products left out, codes that rows list.
+// Outputs of wide tiles: scales the sums of p v, after adding the listed codes that the products left out.
 #include "kernels/cuda/attention/hopper/wide.h"
 #include "kernels/cuda/base/cuda_check.h"
 
 namespace stoch::cuda {
 namespace {
 
-constexpr int kOutputRows = 8;  // of a block, a warp each: what is listed is read far from each other
+// Rows of a block, a warp each: the values of listed codes are scattered, so reads need many warps.
+constexpr int kOutputRows = 8;
 
-// p v of single codes (WideArgs::lists) of four dimensions from `dim` on.
+// Adds p v of the listed codes of a row (WideArgs::lists) for the four dimensions from `dim` on. row: index in the
+// scratch; packed: index of position 0 of the sequence in v_codes.
 __device__ __forceinline__ void AddListed(const WideArgs& args, int64_t row, int64_t packed, int dim,
                                           int32_t (&sums)[4]) {
   const int head_dim = args.attention.kv.head_dim;
@@ -30,7 +32,7 @@ __device__ __forceinline__ void AddListed(const WideArgs& args, int64_t row, int
   }
 }
 
-// Outputs of a tile and head, four dimensions a lane.
+// Launched with a block per (head of the round, tile, kOutputRows rows): a warp takes a row, a lane four dimensions.
 __global__ void __launch_bounds__(kOutputRows * 32) WideOutputsKernel(const WideArgs args) {
   const AttentionArgs& a = args.attention;
   const QueryTile tile = args.tiles[blockIdx.y];

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // q k and p v of wide tiles on binary wgmma.
 //
-// A block has two warpgroups that multiply, each the 64 rows of two (tile, head) pairs, all of one KV head, and a
-// producer warp that copies the stages of its range of positions into a ring they share. A warpgroup makes its codes
-// thermometers in registers; a stage serves 256 rows, so that copies stay well below what the L2 gives.
+// A block has a producer warp and two warpgroups that multiply. Each warpgroup takes two slots, that is (tile, head)
+// pairs of 64 rows; all slots of a block share a KV head. The producer copies the stages of the block's range of
+// positions into a ring that the warpgroups share, and a warpgroup makes thermometers of its rows' codes in registers.
+// A stage serves 256 rows, so copies stay well below the bandwidth of the L2.
 #include <type_traits>
 
 #include "kernels/base/check.h"
@@ -18,18 +19,20 @@ namespace {
 
 using namespace attention_wide;  // NOLINT(google-build-using-namespace): of this file
 
-// Operands of a warpgroup: one head of one tile.
+// One slot: one head of one tile.
 struct Slot {
   bool active = false;
   QueryTile tile;
-  int head = 0;                // of the layer
-  int64_t first_row = 0;       // of the scratch
-  int64_t first_position = 0;  // of the streams
-  int first_kept = 0;          // FirstKept
+  int head = 0;                // query head of the layer
+  int64_t first_row = 0;       // index in the scratch of the slot's first row
+  int64_t first_position = 0;  // index of the sequence's position 0 in the streams and scales
+  int first_kept = 0;          // first position of the slot's rows in the scratch (FirstKept)
+  // Positions that the slot's rows see.
   __device__ int length() const { return active ? tile.length() : 0; }
 };
 
-// The tile of slot 0, the longest, and what the block's slots share.
+// The tile of the block's slot 0, which has the longest context, and the KV head that all slots share. part: index of
+// the block among the blocks for the query heads of the KV head.
 struct Place {
   int tile = 0;
   int kv_head = 0;
@@ -40,6 +43,8 @@ struct Place {
     kv_head = block / args.parts % args.kv_heads;
     tile = block / (args.parts * args.kv_heads) * args.block_tiles;
   }
+  // Slot number `slot` of the block: block_tiles consecutive tiles, `heads` query heads each; inactive if no such tile
+  // or head.
   __device__ Slot At(const WideArgs& args, int slot) const {
     Slot s;
     const int of_tile = tile + slot / args.heads;
@@ -55,10 +60,10 @@ struct Place {
   }
 };
 
-constexpr int kNoWindow = 1 << 30;  // more positions than there are
+constexpr int kNoWindow = 1 << 30;  // larger than any position: no sliding window
 
-// Which words of streams of values the codes of probabilities need (WideArgs::needed), of all slots of the block. All lanes of a
-// warp; lane i has those of slot i.
+// Which words of the value streams the codes of probabilities need (WideArgs::needed), for all slots of a block. Used
+// by whole warps; lane i holds the flags of slot i.
 class Needed {
  public:
   __device__ __forceinline__ Needed(const WideArgs& args, const Slot* slots) {
@@ -68,12 +73,12 @@ class Needed {
     end_ = slots[lane].length();
     at_ = args.NeededOf(slots[lane].first_row);
   }
-  // Asks for those of kWideValues positions from t on.
+  // Issues the load of the flags for positions t .. t + kWideValues - 1.
   __device__ __forceinline__ void Load(int t) {
     word_ = 0;
     if (t >= first_ && t < end_) word_ = __ldg(at_ + (t - first_) / kWideValues);
   }
-  // Slots that have codes, and those that need all words, as bits.
+  // Bit i: slot i has codes other than 0 (SomeCode), or needs all words (AllWords).
   __device__ __forceinline__ uint32_t SomeCode() const { return __ballot_sync(~0u, (word_ & kSomeCode) != 0); }
   __device__ __forceinline__ uint32_t AllWords() const { return __ballot_sync(~0u, (word_ & kAllWords) != 0); }
 
@@ -84,23 +89,25 @@ class Needed {
   uint32_t word_ = 0;
 };
 
-// Rows row and row + 8 of the slot are this thread's; lane of the quad.
+// This thread has rows RowOf() and RowOf() + 8 of a slot's 64; QuadLane() is its lane of the quad.
 __device__ __forceinline__ int RowOf() { return static_cast<int>(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4); }
 __device__ __forceinline__ int QuadLane() { return static_cast<int>(threadIdx.x % 4); }
 
-// Values that a thread spills to shared memory from one block of keys to the next: registers are short. Each thread reads back
-// what it wrote itself.
+// Numbers of rows RowOf() and RowOf() + 8 that a thread keeps in shared memory between blocks of keys, since registers
+// are short. Each thread reads back only what it wrote itself.
 struct RowState {
+  // Scales of the queries, and the largest products of count and scales so far.
   float q_scale[2];
   float largest[2];
 };
 
-// The gains of all rows of a block whose rows have lengths of their own, next to the states.
+// kMixed: the gains of a slot's 64 rows, in shared memory after the RowStates.
 using RowGains = float[kQueryTile];
 static_assert(kWideSlots * sizeof(RowGains) == kWideGainBytes);
 
-// Counts of one block of keys to memory, and the largest products of count and scales of rows row, row + 8.
-// Visible are keys [hidden, visible) to `row` and `apart` later to row + 8. kEdge: not all keys are visible to all rows.
+// Writes the counts of one block of keys to `to`, and raises state.largest by the products of count and scales, for
+// rows RowOf() (i = 0) and RowOf() + 8 (i = 1). Key number j of this lane is visible to row i if hidden <= j - apart *
+// i < visible. kEdge: false if all rows see all keys of the block.
 template <bool kEdge>
 __device__ __forceinline__ void StoreScores(const WideArgs& args, const int32_t (&acc)[64], const float* k_scales,
                                             int hidden, int visible, int apart, int16_t* to, RowState& state,
@@ -133,7 +140,9 @@ __device__ __forceinline__ void StoreScores(const WideArgs& args, const int32_t 
   }
 }
 
-// `slots` are in shared memory, as are `codes`, [slot][dim / 16] kConsumers apart, and `states`, kConsumers apart.
+// q k of the warpgroup's kOwn slots over positions [begin, end): writes the counts and row_max. In shared memory:
+// `slots`; `codes` of this thread's rows [slot][dim / 16], kConsumers elements apart; `states` [slot], kConsumers
+// elements apart; gains [slot] (kMixed).
 template <int kWords, int kHeadDim, bool kMixed>
 __device__ __forceinline__ void ConsumeScores(const WideArgs& args, ScoreConsumer<kWords, kMixed>& consumer,
                                               const Slot* slots, int begin, int end, uint2* codes, RowState* states,
@@ -186,7 +195,8 @@ __device__ __forceinline__ void ConsumeScores(const WideArgs& args, ScoreConsume
       if (key >= slot.length() || key < slot.first_kept) return;
       const float* k_scales = args.k_scales + slot.first_position + key + WideScale(8 * QuadLane());
       int16_t* to = args.scores + args.RowAt(slot.first_row + RowOf(), slot.tile) + key + 8 * QuadLane();
-      // Keys of this lane that row RowOf() sees, from its first one.
+      // Counted from this lane's first key: keys up to the row's own position (visible), and keys before the row's
+      // window (hidden).
       const int position = slot.tile.PositionOf(RowOf());
       const int visible = position + 1 - key - 8 * QuadLane();
       const int window = args.attention.window > 0 ? args.attention.window : kNoWindow;
@@ -211,7 +221,7 @@ __device__ __forceinline__ void ConsumeScores(const WideArgs& args, ScoreConsume
       float largest = states[own * kConsumers].largest[i];
       largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
-      // The last factor of a score is positive, so that it keeps their order.
+      // inv_sqrt is positive, so the largest product stays the largest when it is applied last.
       if (QuadLane() == 0 && row < slot.tile.num_rows) {
         atomicMax(args.row_max + slot.first_row + row, OrderedBits(__fmul_rn(largest, args.attention.inv_sqrt)));
       }
@@ -220,7 +230,7 @@ __device__ __forceinline__ void ConsumeScores(const WideArgs& args, ScoreConsume
   for (; key < end; key += kWideKeys) consumer.Skip(kBlocks);
 }
 
-// Sums of p v of one slot: to memory, or, where they are all of it, as outputs.
+// Sums of p v of one slot: added to args.sums, or, if the block saw all positions of the rows, written as outputs.
 template <int kHeadDim, bool kMixed>
 __device__ __forceinline__ void StoreValues(const WideArgs& args, const int32_t (&acc)[kHeadDim / 2],
                                             const Slot& slot) {
@@ -256,13 +266,13 @@ __device__ __forceinline__ void StoreValues(const WideArgs& args, const int32_t 
   }
 }
 
-// Codes of this lane's rows of a slot, sixteen each; those of half kHalf.
+// The eight codes of half kHalf, of the sixteen codes of a row that a lane loads for a block of kWideValues positions.
 template <int kHalf>
 __device__ __forceinline__ uint2 HalfOf(const uint4& codes) {
   return kHalf == 0 ? make_uint2(codes.x, codes.y) : make_uint2(codes.z, codes.w);
 }
 
-// `slots` of the block, of which a warpgroup has kOwn from `first` on.
+// p v over positions [begin, end). slots: all slots of the block; the warpgroup has kOwn slots from number `first` on.
 template <int kWords, int kHeadDim, bool kMixed>
 __device__ __forceinline__ void ConsumeValues(const WideArgs& args, ValueConsumer<kWords, kHeadDim, kMixed>& consumer,
                                               const Slot* slots, int first, int begin, int end) {
@@ -296,7 +306,8 @@ __device__ __forceinline__ void ConsumeValues(const WideArgs& args, ValueConsume
     const uint32_t some = needed.SomeCode();
     const uint32_t all = needed.AllWords();
     needed.Load(t + kWideValues);
-    // Products end before each branch, or ptxas would serialize them (C7513): the other warpgroup multiplies meanwhile.
+    // Finish comes before each branch: a branch while products are in flight makes ptxas serialize wgmma (C7513).
+    // Meanwhile the other warpgroup multiplies.
     if ((some >> first & 3) != 0) {
       uint2 ranks[2][kOwn][2];
       Unrolled<2>([&](auto half) {
@@ -324,7 +335,7 @@ __device__ __forceinline__ void ConsumeValues(const WideArgs& args, ValueConsume
   Unrolled<kOwn>([&](auto own) { StoreValues<kHeadDim, kMixed>(args, consumer.acc[own], own_slots[own]); });
 }
 
-// Copies stages into the ring as the warpgroups take them; a warp, of which one lane copies.
+// Copies the stages of keys of positions [begin, end) into the ring, by one lane of the producer warp.
 template <int kStageBytes, int kSteps, int kStep>
 __device__ __forceinline__ void ProduceScores(const WideArgs& args, Ring& ring, const Slot& longest, int begin,
                                               int end) {
@@ -339,7 +350,8 @@ __device__ __forceinline__ void ProduceScores(const WideArgs& args, Ring& ring, 
     ring.Next();
   }
 }
-// Products of kWideValues values: both halves' first words, then the other words of both where they are needed.
+// Copies the stages of values of positions [begin, end) into the ring. For each kWideValues positions: nothing if no slot
+// has codes, else the first words of both halves, then the other words of both halves if any slot needs all words.
 template <int kWords, int kUnitBytes>
 __device__ __forceinline__ void ProduceValues(const WideArgs& args, Ring& ring, const Slot* slots, int begin, int end) {
   constexpr int kStageBytes = kWideValueUnits * kUnitBytes;
@@ -369,14 +381,19 @@ __device__ __forceinline__ void ProduceValues(const WideArgs& args, Ring& ring, 
   }
 }
 
+// One product, q k or (kValues) p v. Launched with a block per (kWideSlots slots, range of args.range positions):
+// blockIdx.x selects the slots (Place), blockIdx.y the range. stages: number of stages of the ring. kMixed: rows have
+// stream lengths of their own.
 template <int kWords, int kHeadDim, bool kValues, bool kMixed>
 __global__ void __launch_bounds__(kThreads, 1) WideProductsKernel(const __grid_constant__ WideArgs args, int stages) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(256) uint8_t ring_memory[];
   using Multiplier =
       std::conditional_t<kValues, ValueConsumer<kWords, kHeadDim, kMixed>, ScoreConsumer<kWords, kMixed>>;
-  constexpr int kStep = kValues ? kWideValues : kWideKeys;  // positions of what blocks are cut by
-  constexpr int kSteps = kHeadDim / 16;                     // stages of q k for them
+  // Positions of a block of keys or values; ranges of blocks of threads are cut at multiples of it.
+  constexpr int kStep = kValues ? kWideValues : kWideKeys;
+  // Stages of q k for one block of keys.
+  constexpr int kSteps = kHeadDim / 16;
   __shared__ Slot slots[kWideSlots];
   if (threadIdx.x < kWideSlots) slots[threadIdx.x] = Place(args).At(args, static_cast<int>(threadIdx.x));
   __syncthreads();
@@ -395,7 +412,8 @@ __global__ void __launch_bounds__(kThreads, 1) WideProductsKernel(const __grid_c
     FenceBarrierInit();
   }
   __syncthreads();
-  // From one lane, so that the compiler knows roles, and all that loops over stages, to be the same across a warp.
+  // By a shuffle from one lane, so that the compiler knows that the role and all loops over stages are uniform in a
+  // warp.
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   if (warp >= kConsumers / 32) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kProducerRegisters));
@@ -420,7 +438,7 @@ __global__ void __launch_bounds__(kThreads, 1) WideProductsKernel(const __grid_c
     }
   }
 #else
-  __trap();  // chosen only where GpuTraits has wgmma
+  __trap();  // never reached: plans choose this kernel only if GpuTraits has wgmma
 #endif
 }
 

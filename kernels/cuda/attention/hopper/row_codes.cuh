@@ -1,25 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which codes of probabilities p v multiplies, and which a row lists. Included by rows.cu alone.
+// Which codes of probabilities p v multiplies, and which codes a row lists. Included by rows.cu alone.
 #pragma once
 
 #include "kernels/cuda/attention/hopper/row_stages.cuh"
 
 namespace stoch::cuda {
 
-// Codes of a warp's row in flight to memory. The thermometers of most end in their first word: probabilities are codes
-// relative to the largest of a row. Those beyond, which are few in long rows, are listed instead (WideArgs::lists), so that p v
-// multiplies first words alone; where they are many, 64 positions are marked (kAllWords).
+// Codes of a warp's row before they go to memory. A code is relative to the row's largest probability, so the
+// thermometers of most codes end in the first of their words. In a long row, the few codes whose thermometers are
+// longer ("beyond" the first word) are listed (WideArgs::lists), so that p v multiplies first words alone. Where such
+// codes are many, their blocks of kWideValues positions are flagged kAllWords instead.
 class RowCodes {
  public:
-  static constexpr int kMostOfLane = 2;  // codes beyond of kRowEach, and lanes of 32 that have some, which are listed
+  // Codes are listed only from lanes with at most kMostOfLane codes beyond (of kRowEach), and if at most kMostLanes
+  // lanes of the warp have any.
+  static constexpr int kMostOfLane = 2;
   static constexpr int kMostLanes = 8;
 
-  // list: [kWideListed], null if nothing is to be listed. needed: WideArgs::needed of the tile and head, from position `first`
-  // on, in shared memory. add: what lifts a code beyond the first word to 128 and more.
+  // list: [kWideListed]; null: nothing is listed, and p v multiplies all words. needed: flags of the tile and head
+  // (WideArgs::needed) from position `first` on, in shared memory. add: per byte the number that lifts exactly the
+  // codes beyond the first word to 128 or more.
   __device__ __forceinline__ RowCodes(uint32_t* list, uint32_t* needed, int first, uint32_t add)
       : list_(list), needed_(needed), first_(first), add_(add) {}
 
-  // Codes of positions t .. t + 7, of all lanes, as p v shall have them. Where nothing is listed it multiplies all words.
+  // Lists or flags the codes of positions t .. t + 7 of this lane, and returns them without the listed codes (0 in
+  // their place). Called by all lanes of the warp.
   __device__ __forceinline__ uint2 Take(int t, uint2 codes) {
     if (list_ == nullptr) return codes;
     bool is_many = false;
@@ -51,7 +56,8 @@ class RowCodes {
       }
       if (fits) count_ += count;
     }
-    // Eight lanes have kWideValues positions. Atomic, as the other rows of the block mark the same words.
+    // Eight lanes have one block of kWideValues positions. Atomic, since the warps of the block's other rows set the
+    // same flags.
     const uint32_t group = 0xffu << threadIdx.x % 32 / 8 * 8;
     const uint32_t marks = ((__ballot_sync(~0u, (codes.x | codes.y) != 0) & group) != 0 ? kSomeCode : 0) |
                            ((__ballot_sync(~0u, is_many) & group) != 0 ? kAllWords : 0);
@@ -60,7 +66,7 @@ class RowCodes {
     }
     return codes;
   }
-  // Codes listed.
+  // number of listed codes of the row
   __device__ __forceinline__ int count() const { return count_; }
 
  private:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts and scales in flight to the softmax of a block's rows. Included by rows.cu and row_codes.cuh.
+// Prefetch of counts and scales into shared memory for the softmax of a block's rows. Included by rows.cu and
+// row_codes.cuh.
 #pragma once
 
 #include "kernels/cuda/attention/hopper/wide.h"
@@ -9,14 +10,16 @@
 
 namespace stoch::cuda {
 
-inline constexpr int kRowWarps = 8;             // of a block, each with a row of the same tile and head
-inline constexpr int kRowEach = 8;              // neighbouring positions of a lane
-inline constexpr int kRowStep = 32 * kRowEach;  // positions of a warp at a time
+inline constexpr int kRowWarps = 8;             // warps of a block, each with one row of the same tile and head
+inline constexpr int kRowEach = 8;              // neighbouring positions that a lane takes at a time
+inline constexpr int kRowStep = 32 * kRowEach;  // positions that a warp takes at a time
 
-// Positions that the rows of a block take, a stage after the other and twice. Each lane copies the counts that it reads, a
-// stage ahead; scales are those of all warps, which take turns to load them and may be up to two stages apart.
+// Two passes over the positions of a block's rows, in stages of kPositions. Counts are double-buffered: each lane
+// copies the counts that it reads itself, a stage ahead. Scales are shared by all warps, which take turns to load them;
+// warps may be up to two stages apart, so scales have three buffers.
 class RowStages {
  public:
+  // Times kRowStep positions of a stage.
   static constexpr int kSteps = 4;
   static constexpr int kPositions = kSteps * kRowStep;
   static constexpr uint32_t kCountBuffers = 2;
@@ -28,19 +31,21 @@ class RowStages {
   struct Shared {
     alignas(128) Scales scales[kScaleBuffers];
     uint4 counts[kCountBuffers][kSteps][kRowWarps * 32];
+    // mbarriers of each buffer of scales: the copy has arrived; all lanes have read.
     uint64_t have_scales[kScaleBuffers];
     uint64_t are_free[kScaleBuffers];
   };
-  // Places of a lane, at first those of the first of kSteps.
+  // Addresses of this lane's counts and scales in shared memory, at the first of the kSteps steps of a stage.
   struct Stage {
     const uint4* counts;
     const float* k;
     const float* v;
+    // Goes on to the next step.
     __device__ __forceinline__ void Advance() { counts += kRowWarps * 32, k += kRowStep, v += kRowStep; }
   };
 
-  // Positions begin .. end, multiples of kKeyBlock. counts, k, v: where position 0 would be, counts of the warp's row. All
-  // threads of the block call it, and meet.
+  // For positions [begin, end), multiples of kKeyBlock. counts: position 0 of the warp's row; k, v: scales of position
+  // 0 of the sequence. Called by all threads of the block; contains a barrier.
   __device__ __forceinline__ RowStages(Shared& shared, const int16_t* counts, const float* k, const float* v, int begin,
                                        int end)
       : shared_(shared), counts_(counts), k_(k), v_(v), begin_(begin), end_(end), next_(begin) {
@@ -53,8 +58,8 @@ class RowStages {
     Ask();
   }
 
-  // The warp's next stage; after the last one the first again. It has the stage before no more. Without is_last, another call
-  // follows.
+  // The next stage of the warp; after the last stage comes the first again. The memory of the stage before is given
+  // back. Called by all lanes. Requires: is_last is true exactly for the last call of the warp.
   __device__ __forceinline__ Stage Next(bool is_last) {
     const uint32_t counts = stage_ % kCountBuffers;
     const uint32_t buffer = buffer_;
@@ -62,7 +67,7 @@ class RowStages {
     WaitForAllCopies();
     __syncwarp();
     BarrierArrive(SharedAddress(&shared_.are_free[buffer == 0 ? kScaleBuffers - 1 : buffer - 1]),
-                  stage_ > 0);  // every lane for its own reads: racecheck knows no other order
+                  stage_ > 0);  // each lane arrives for its own reads, the only order that racecheck recognizes
     ++stage_;
     if (++buffer_ == kScaleBuffers) buffer_ = 0, phase_ ^= 1;
     if (!is_last) Ask();
@@ -73,6 +78,7 @@ class RowStages {
   }
 
  private:
+  // Issues the copies of the next stage.
   __device__ __forceinline__ void Ask() {
     const int t = next_ + static_cast<int>(threadIdx.x % 32) * kRowEach;
     const uint32_t to = SharedAddress(&shared_.counts[stage_ % kCountBuffers][0][threadIdx.x]);
@@ -87,7 +93,7 @@ class RowStages {
     next_ += kPositions;
     if (next_ >= end_) next_ = begin_;
   }
-  // By one lane.
+  // Issues the bulk copies of the next stage's scales, once all warps have read the buffer. Called by one lane.
   __device__ __forceinline__ void AskForScales() {
     BarrierWait(SharedAddress(&shared_.are_free[buffer_]), phase_ ^ 1);
     const uint32_t bytes = static_cast<uint32_t>(min(kPositions, end_ - next_)) * uint32_t{sizeof(float)};
@@ -102,7 +108,8 @@ class RowStages {
   const float* k_;
   const float* v_;
   int begin_, end_;
-  // The stage that is loaded next: its position, number, buffer of scales and how often that was used, modulo 2.
+  // The stage that is prefetched next: its first position, its number, its buffer of scales, and the parity of that
+  // buffer's barriers.
   int next_;
   uint32_t stage_ = 0;
   uint32_t buffer_ = 0;

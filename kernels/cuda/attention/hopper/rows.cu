@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax of wide tiles: counts of q k to codes of the probabilities, a warp per row.
+// Softmax of wide tiles: counts of q k become codes of the probabilities, a warp per row.
 //
-// Two passes over a row, both over the 16-bit counts. The first sums the exponentials, bit for bit as the contract says,
-// and notes the few positions whose p s_v may be the largest. The second needs levels only: it takes scores in two
-// operations, exponentials and quotients from the fast units, with bounds on both sides, and computes exactly where the
-// bounds leave two levels.
+// Two passes go over the 16-bit counts of a row. The first sums the exponentials with the bits that
+// kernels/math/reduce.h defines, and notes the few positions whose p s_v may be the largest. The second only needs
+// levels: it computes scores in two operations, exponentials and quotients with the fast units, bounds the level from
+// above and below, and computes the level exactly where the two bounds differ.
 //
-// Where positions are dealt over devices, codes replace counts (ReplacesScores): the code of position t is a byte where
-// the counts of positions t / 2 were, which are in shared memory by then (row_stages.cuh).
+// Where positions are dealt over devices, codes replace counts in memory (ReplacesScores): the code of position t is a
+// byte of the count of position t / 2, which is in shared memory by then (row_stages.cuh).
 #include "kernels/cuda/attention/hopper/row_codes.cuh"
 #include "kernels/cuda/attention/hopper/wide.h"
 #include "kernels/cuda/base/cuda_check.h"
@@ -21,26 +21,30 @@
 namespace stoch::cuda {
 namespace {
 
-constexpr int kBlocksPerSm = 3;  // 80 registers a thread
+constexpr int kBlocksPerSm = 3;  // blocks per SM; leaves 80 registers a thread
 static_assert(kRowStep == kRowLanes);
+// Candidates for the largest weight that a row can note.
 constexpr int kCandidates = 64;
-// Products of equal order differ less than that from the order of their exact values.
+// A product e s_v below kNearly times the largest product cannot belong to the largest weight (e / sum) s_v: rounding
+// changes the order only of products that are closer than 2^-20.
 constexpr float kNearly = 1.0f - 0x1p-20f;
-constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, the low bits of the sum
+// 1.5 * 2^23: a float plus kMagic is rounded to an integer, which stands in the low bits of the sum.
+constexpr float kMagic = 12582912.0f;
 
+// A warp's view of its row; pointers are at position 0 of the sequence.
 struct Row {
   const int16_t* counts;
   const float* k_scales;
   const float* v_scales;
-  int first;   // position that it sees
-  int length;  // one beyond its last
+  int first;   // first position that the row sees
+  int length;  // the row's own position + 1
   float gain, q_scale, inv_sqrt, largest;
-  uint32_t exponent;  // kExponent, but not for the compiler: a constant would be moved into a register every time
+  uint32_t exponent;  // kExponent, hidden from the compiler, which would move a constant into a register at every use
   __device__ __forceinline__ bool Sees(int t) const { return t >= first && t < length; }
 };
-constexpr uint32_t kExponent = 0x4b00;  // upper half of 2^23
+constexpr uint32_t kExponent = 0x4b00;  // upper 16 bits of the float 2^23
 
-// Counts, and the scales of K, of kRowEach positions from t on.
+// Counts and scales of K of kRowEach positions from t on.
 struct Positions {
   uint4 counts;
   float k[kRowEach];
@@ -54,7 +58,7 @@ struct Positions {
     to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
     to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
   }
-  // The count of position e as a float, without a conversion.
+  // The count of position t + e as a float, made by byte permutation instead of a conversion.
   template <int e>
   __device__ __forceinline__ float Count(const Row& row) const {
     const uint32_t word = (e / 2 == 0   ? counts.x
@@ -64,7 +68,7 @@ struct Positions {
                           0x80008000u;
     return __uint_as_float(__byte_perm(word, row.exponent, e % 2 == 0 ? 0x5410 : 0x5432)) - 8421376.0f;  // 2^23 + 2^15
   }
-  // Its score less the largest.
+  // The score of position t + e less the row's largest score.
   template <int e>
   __device__ __forceinline__ float Below(const Row& row) const {
     const float score = ((Count<e>(row) * row.gain) * (row.q_scale * k[e])) * row.inv_sqrt;
@@ -72,7 +76,7 @@ struct Positions {
   }
 };
 
-// Exp(x) for x <= 0, the same bits; a NaN becomes more than 1e30.
+// Exp(x) for x <= 0 with the bits of Exp; NaN gives more than 1e30.
 __device__ __forceinline__ float ExpBelow(float x) {
   const float shifted = x * 1.44269504f + kMagic;
   const float rest = ExpRest(x, shifted - kMagic);
@@ -80,13 +84,15 @@ __device__ __forceinline__ float ExpBelow(float x) {
   return x < -87.0f ? 0.0f : e;
 }
 
+// The largest value of a warp, in every lane, by butterfly reduction (shfl_xor).
 __device__ __forceinline__ float WarpMax(float value) {
 #pragma unroll
   for (int s = 16; s > 0; s /= 2) value = fmaxf(value, __shfl_xor_sync(~0u, value, s));
   return value;
 }
 
-// Lane l owns lanes 8 l .. 8 l + 7 of the sum.
+// Folds the kRowLanes lanes of the softmax sum in the order of kernels/math/reduce.h, in every thread of the warp:
+// thread l has lanes 8 l .. 8 l + 7.
 __device__ __forceinline__ float FoldRow(float (&x)[kRowEach]) {
 #pragma unroll
   for (int s = 16; s > 0; s /= 2) {
@@ -101,13 +107,15 @@ __device__ __forceinline__ float FoldRow(float (&x)[kRowEach]) {
   return __shfl_sync(~0u, x[0], 0);
 }
 
-// Exponentials and scales of V whose products are nearly the largest of a row.
+// Exponentials e and scales s_v of the positions whose product e s_v is nearly the largest of the row.
 struct Candidates {
-  float2* list;  // [kCandidates], of the warp
+  float2* list;  // [kCandidates] (e, s_v) in shared memory of the warp
+  // Candidates so far; more than kCandidates: the list is incomplete.
   int count = 0;
   float best = -1.0f;
-  float bound = -1.0f;  // products up to it cannot be the largest
+  float bound = -1.0f;  // products up to this one cannot be the largest
 
+  // Adds the products of the warp that are above `bound`, after raising `bound`. largest: the lane's largest product.
   __device__ __forceinline__ void Note(const float (&product)[kRowEach], const float (&e)[kRowEach],
                                        const float (&v)[kRowEach], float largest) {
     best = fmaxf(best, WarpMax(largest));
@@ -121,7 +129,7 @@ struct Candidates {
       count += __popc(here);
     }
   }
-  // The largest p s_v, or less than 0 where the list does not hold it.
+  // The largest weight (e / sum) s_v, in every lane; negative if the list is incomplete.
   __device__ float Largest(float sum) const {
     if (count > kCandidates) return -1.0f;
     __syncwarp();
@@ -133,7 +141,7 @@ struct Candidates {
   }
 };
 
-// The sum of the exponentials. Full: all kRowEach positions of every lane are visible.
+// First pass: the softmax sum and the candidates of a row. kFull: the row sees all kRowEach positions of every lane.
 struct FirstPass {
   float lanes[kRowEach] = {};
   Candidates candidates;
@@ -163,7 +171,7 @@ struct FirstPass {
   }
 };
 
-// The largest p s_v by computing all of them: of rows whose candidates are too many.
+// The largest weight, by computing every weight of the row: for rows with too many candidates.
 __device__ __noinline__ float LargestWeight(const Row& row, float sum) {
   float largest = 0.0f;
   const int begin = row.first / kRowStep * kRowStep;
@@ -178,9 +186,10 @@ __device__ __noinline__ float LargestWeight(const Row& row, float sum) {
   return WarpMax(largest);
 }
 
-// The signed metric of a row of probabilities.
+// The metric by which a rule picks the stream length of a row of probabilities (largest magnitude, L2 norm or their
+// ratio, times a sign; kernels/sc/sc_lengths.h).
 __device__ __forceinline__ float MetricOf(const LengthView& rule, const Row& row, float sum) {
-  // The largest exponential is that of 0.
+  // The largest exponential is exp(0) = 1.
   const float largest = 1.0f / sum;
   if (rule.metric == ScMetric::kAmax) return SignedMetric(rule, largest, 0.0f);
   float squares[kRowEach] = {};
@@ -196,34 +205,36 @@ __device__ __forceinline__ float MetricOf(const LengthView& rule, const Row& row
   return SignedMetric(rule, largest, Sqrt(FoldRow(squares)));
 }
 
-// How levels come from exponentials.
+// Second pass: levels from counts.
 struct Quantizer {
   float sum;
   float scale;
   int q_max;
-  float factor;      // about 1 / (sum scale)
-  float more, less;  // 1 + d and 1 - d, d beyond the error of the fast way
-  bool exact;        // numbers that the bounds were not made for
-  float per_count;   // about what a count times a scale of K is in the argument of 2^x
-  float largest;     // and what the largest score is
+  float factor;      // about 1 / (sum * scale)
+  float more, less;  // 1 + d and 1 - d, where d is above the relative error of the fast way
+  bool exact;        // the bounds do not hold for these numbers: compute every level exactly
+  float per_count;   // count * s_k * per_count is about score * log2(e), the argument of 2^x
+  float largest;     // the row's largest score * log2(e)
 
   __device__ Quantizer(const Row& row, float sum_, float scale_, int q_max_, float v_max)
       : sum(sum_), scale(scale_), q_max(q_max_), factor(1.0f / (sum_ * scale_)) {
     constexpr float kLog2E = 1.44269504f;
     per_count = row.gain * row.q_scale * (row.inv_sqrt * kLog2E);
     largest = row.largest * kLog2E;
-    // docs/numerics.md#levels-by-fast-units derives the bound: 2^-18 where nothing below e^-25 reaches a level, else 2^-16, and
-    // at most 2^-20 of the scores, which are at most 25 or 88 from the largest.
+    // docs/numerics.md#levels-by-fast-units derives d: 2^-18 if nothing below e^-25 reaches a level, else 2^-16, plus
+    // 2^-20 times the largest magnitude of a score that counts, which is at most 25 (else 88) below the largest score.
     const bool is_near = v_max * factor * 1.4e-11f < 0.25f;
     const float d = (is_near ? 0x1p-18f : 0x1p-16f) + (fabsf(row.largest) + (is_near ? 25.0f : 88.0f)) * 0x1p-20f;
     exact = !(factor > 1e-30f && factor < 1e30f && v_max * factor < 1e25f && d < 0x1p-8f);
     more = 1.0f + d;
     less = 1.0f - d;
   }
+  // The level as the definition has it. below: the score less the largest; v: the value's scale.
   __device__ __forceinline__ uint32_t Exact(float below, float v) const {
     return static_cast<uint32_t>(BipolarLevel(ExpBelow(below) / sum * v, scale, q_max));
   }
-  // Levels in the low bytes; they agree where the level is certain.
+  // An upper and a lower bound of the level, each in the low bits of a float's word (kMagic); the level is certain if
+  // they are equal.
   __device__ __forceinline__ void Bounds(float count, float k, float v, uint32_t* high, uint32_t* low) const {
     float e;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(Fma(count * per_count, k, -largest)));
@@ -233,7 +244,8 @@ struct Quantizer {
   }
 };
 
-// Levels of kRowEach positions from t on, a multiple of kRowEach, to ranks of the row's length.
+// Ranks of the levels of kRowEach positions from t on (a multiple of kRowEach) at the stream length of `table`. packed:
+// the levels, a byte each.
 __device__ __forceinline__ uint2 RanksOf(const RankTable& table, const uint32_t (&level)[kRowEach], const uint2& packed,
                                          int t) {
   if (table.ranks == nullptr) return make_uint2(DirectRanks<4>(packed.x).packed, DirectRanks<4>(packed.y).packed);
@@ -249,7 +261,8 @@ __device__ __forceinline__ uint2 RanksOf(const RankTable& table, const uint32_t 
   return make_uint2(ranks[0], ranks[1]);
 }
 
-// Codes of kRowEach positions from t on. kMixed: ranks of them.
+// Codes of kRowEach positions from t on, 0 at positions that the row does not see. kFull: the row sees all of them.
+// kMixed: codes are ranks.
 template <bool kFull, bool kMixed>
 __device__ __forceinline__ uint2 Codes(const Row& row, const Quantizer& quantizer, const RankTable& table, int t,
                                        const RowStages::Stage& step) {
@@ -283,7 +296,7 @@ __device__ __forceinline__ uint2 Codes(const Row& row, const Quantizer& quantize
   return packed;
 }
 
-// The rows of a block, a warp each.
+// Softmax and codes of the block's rows, a warp per row: both passes, the scale, and in kMixed the stream length.
 template <bool kMixed>
 __device__ __forceinline__ void WriteRows(const WideArgs& args, const QueryTile& tile, RowStages::Shared& shared,
                                           float2* candidates, uint32_t* needed) {
@@ -297,7 +310,8 @@ __device__ __forceinline__ void WriteRows(const WideArgs& args, const QueryTile&
   const int padded = (tile.length() + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
   const int64_t packed = args.FirstPosition(kv_head, tile);
   const int head = args.first_kv_head * a.group + round_head;
-  const bool is_row = tile_row < tile.num_rows;  // the tensor cores read every row
+  // Rows that the tile does not have get zero codes, as the tensor cores read them.
+  const bool is_row = tile_row < tile.num_rows;
   Row row{};
   row.counts = args.scores + args.RowAt(row_index, tile);
   row.k_scales = args.k_scales + packed;
@@ -312,7 +326,8 @@ __device__ __forceinline__ void WriteRows(const WideArgs& args, const QueryTile&
     row.inv_sqrt = a.inv_sqrt;
     row.largest = FromOrderedBits(args.row_max[row_index]);
   }
-  row.exponent = kExponent | __float_as_uint(row.q_scale) >> 31;  // a scale is not negative
+  // Hides the constant from the compiler: a scale is not negative, so its sign bit adds 0.
+  row.exponent = kExponent | __float_as_uint(row.q_scale) >> 31;
   const auto sees_all = [&row](int t, int positions) { return t >= row.first && t + positions <= row.length; };
   const auto sees_some = [&row](int t, int positions) { return t + positions > row.first && t < row.length; };
   RowStages stages(shared, row.counts, row.k_scales, row.v_scales, begin, padded);
@@ -334,10 +349,11 @@ __device__ __forceinline__ void WriteRows(const WideArgs& args, const QueryTile&
     }
   }
   const float sum = FoldRow(first.lanes);
-  // A value that is not finite left more than that.
+  // An exponential of a score that is not finite is more than 1e30.
   if (is_row && lane == 0 && !(sum < 1e30f)) a.reporter.Report();
 
-  // A scale of V beyond that could lift an exponential that is no normal number any more.
+  // With a scale of V of 1e20 or more, the largest weight may belong to a subnormal probability, whose error kNearly
+  // does not cover.
   const float v_max = __uint_as_float(args.v_max[kv_head]);
   float p_max = v_max < 1e20f ? first.candidates.Largest(sum) : -1.0f;
   if (p_max < 0.0f) p_max = LargestWeight(row, sum);
@@ -355,12 +371,13 @@ __device__ __forceinline__ void WriteRows(const WideArgs& args, const QueryTile&
   }
 
   const Quantizer quantizer(row, sum, p_scale, args.av.q_max, v_max);
-  // Beyond are ranks of more than 32; levels are twice the ranks of streams of two words.
+  // Codes beyond the first word (32 cycles) have ranks of more than 32. With streams of two words a level is about
+  // twice its rank.
   const uint32_t add = args.av.stream_words == 2 ? 0x40404040u : 0x5f5f5f5fu;
   RowCodes row_codes(args.lists != nullptr ? args.lists + row_index * kWideListed : nullptr, needed, begin, add);
   uint8_t* const to = args.CodesAt(row_index, tile);
   for (int at = begin; at < padded; at += RowStages::kPositions) {
-    // Codes that replace counts are of positions whose counts are in shared memory by now.
+    // Codes may overwrite counts in memory (ReplacesScores): the counts of these positions are in shared memory by now.
     RowStages::Stage step = stages.Next(at + RowStages::kPositions >= padded);
     int t = at + lane * kRowEach;
     if (sees_all(at, RowStages::kPositions)) {
@@ -384,10 +401,12 @@ __device__ __forceinline__ void WriteRows(const WideArgs& args, const QueryTile&
   if (is_row && args.lists != nullptr && lane == 0) args.listed[row_index] = row_codes.count();
 }
 
+// Launched with a block per (kRowWarps rows of a tile, head of the round, tile), a warp per row. Combines the flags
+// `needed` of the block's rows in shared memory.
 template <bool kMixed>
 __global__ void __launch_bounds__(kRowWarps * 32, kBlocksPerSm) WideSoftmaxKernel(const WideArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  extern __shared__ RowStages::Shared shared[];  // one, then needed [stride / kWideValues]
+  extern __shared__ RowStages::Shared shared[];  // one RowStages::Shared, followed by needed [stride / kWideValues]
   __shared__ float2 candidates[kRowWarps][kCandidates];
   auto* const needed = reinterpret_cast<uint32_t*>(shared + 1);
   const QueryTile tile = args.tiles[blockIdx.z];

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams of K and V for the wide tiles: the bits that q k and p v read as their B operands, and the scales.
+// Streams of K and V for the wide tiles, the bits that q k and p v read as their B operands; also scales, and codes of
+// V.
 #include <algorithm>
 
 #include "kernels/cuda/attention/hopper/wide.h"
@@ -9,11 +10,14 @@
 namespace stoch::cuda {
 namespace {
 
-constexpr int kMostAtOnce = 8;    // blocks of positions that a block of threads visits, with the same part of the table
-constexpr int kBlocksOfAnSm = 8;  // blocks of threads that an SM should have before they visit more
+// Blocks of positions that a thread block visits at most; all of them read the same part of the stream table.
+constexpr int kMostAtOnce = 8;
+// Thread blocks that an SM should have before thread blocks visit several blocks of positions.
+constexpr int kBlocksOfAnSm = 8;
 
-// One column of a stage: 16 codes, those of lane c of a quad in codes[c], from dimension (or position) first + 4 c kStep
-// on. store(j, words) gets words [w][c] of the streams of codes j of each lane.
+// Looks up the streams of 16 codes, one column of a stage. codes[c]: the four codes of lane c of a quad; code j is that
+// of dimension (in p v: position) first + c * step + j, whose mask selects the stream. Calls store(j, words) with word
+// w of the stream of code j of lane c in words[w][c]. A negative code's stream is complemented.
 template <int kWords, typename Store>
 __device__ __forceinline__ void StreamsOf(const ScTables& tables, const uint32_t* swapped, const uint32_t (&codes)[4],
                                           int first, int step, const Store& store) {
@@ -39,12 +43,13 @@ __device__ __forceinline__ void StreamsOf(const ScTables& tables, const uint32_t
   }
 }
 
+// One column of a unit: a word for each lane of a quad.
 __device__ __forceinline__ uint4 Unit(const uint32_t (&words)[4]) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// A column of keys: unit j * kWords + w has word w of codes j, after them are the factors of the sign correction
-// (operand.cuh): u = [x < 0], and u less the ones of the stream.
+// Writes column `column` of a stage of keys: unit j * kWords + w has word w of the streams of codes j; then come two
+// units with the factors of the sign correction (operand.cuh): u = [code < 0], and u minus the ones of the stream.
 template <int kWords>
 __device__ __forceinline__ void StoreKeys(const ScTables& tables, const uint32_t* swapped, const uint32_t (&codes)[4],
                                           int first, uint8_t* stage, int column) {
@@ -67,8 +72,8 @@ __device__ __forceinline__ void StoreKeys(const ScTables& tables, const uint32_t
   to[(4 * kWords + 1) * kWideKeys] = Unit(rest);
 }
 
-// A column of part `part` of block `block` of kWideValues values (WideArgs::v_first, v_others): a half's first or second 16
-// positions. What is null is not stored.
+// Writes column `column` of one part of a block of kWideValues values (WideArgs::v_first, v_others). A block has two
+// halves, a half two parts of 16 positions. v_first or v_others null: that array is not written.
 template <int kWords, int kColumns>
 __device__ __forceinline__ void StoreValues(const WideArgs& args, const uint32_t (&codes)[4], int first, int part,
                                             int64_t block, int column, uint8_t* v_first, uint8_t* v_others) {
@@ -95,11 +100,14 @@ __device__ __forceinline__ void StoreValues(const WideArgs& args, const uint32_t
                     });
 }
 
+// Units of a stage of keys.
 template <int kWords>
 inline constexpr int kUnits = 4 * kWords + 2;
 
-// One dimension block of some blocks of kWideKeys keys of a sequence; with the first one their scales. kAgain: of those alone
-// that words of values have replaced, without scales.
+// Streams of 16 dimensions of up to at_once blocks of kWideKeys keys of a sequence, a thread per key; the block of the
+// first 16 dimensions also copies scales of keys and values. kAgain: only blocks of keys that words of values have
+// overwritten, without scales.
+// Launched with a grid (pieces of a sequence x head_dim / 16, KV heads of the round, sequences of the batch).
 template <int kWords, bool kAgain>
 __global__ void __launch_bounds__(kWideKeys) KeyStreamsKernel(const WideArgs args, int first_sequence, int at_once) {
   const KvView& kv = args.attention.kv;
@@ -113,7 +121,8 @@ __global__ void __launch_bounds__(kWideKeys) KeyStreamsKernel(const WideArgs arg
   const int head = args.first_kv_head + static_cast<int>(blockIdx.y);
   const int64_t packed = blockIdx.y * args.positions + sequence.packed_begin;
   const int column = static_cast<int>(threadIdx.x);
-  const int kept = FirstKept(args.attention, sequence.start_position);  // no row reads positions before it
+  // No row of the batch sees positions before `kept`.
+  const int kept = FirstKept(args.attention, sequence.start_position);
   for (int block = max(begin, kept); block < min(begin + at_once * kWideKeys, sequence.length); block += kWideKeys) {
     if (kAgain && args.replaced[(packed + block) / kWideKeys] == 0) continue;
     const int t = block + WideKey(column);
@@ -136,15 +145,16 @@ __global__ void __launch_bounds__(kWideKeys) KeyStreamsKernel(const WideArgs arg
     if (!kAgain && dim_block == 0) {
       args.k_scales[packed + WideScale(t)] = k_scale;
       args.v_scales[packed + WideScale(t)] = v_scale;
-      // Scales are positive: ordered as integers.
+      // A scale is not negative, so its float bits are ordered as integers.
       const uint32_t largest = __reduce_max_sync(~0u, __float_as_uint(v_scale));
       if (threadIdx.x % 32 == 0) atomicMax(args.v_max + blockIdx.y, largest);
     }
   }
 }
 
-// Codes of column `column` of part `part` of kWideValues values from `block` on. Lane c of a quad gets positions
-// 16 c + 4 part .. + 3, so that its codes of p for four parts are 16 bytes of a row.
+// Codes of channel `column` of part `part` of the kWideValues values from `block` on. Lane c of a quad gets positions
+// 16 c + 4 part .. 16 c + 4 part + 3, so that the codes of p that the lane needs for all four parts are 16 consecutive
+// bytes of a row.
 __device__ __forceinline__ void LoadValues(const KvView& kv, const PassSequence& sequence, const int32_t* pages,
                                            int head, int block, int part, int column, uint32_t (&codes)[4]) {
 #pragma unroll
@@ -153,12 +163,14 @@ __device__ __forceinline__ void LoadValues(const KvView& kv, const PassSequence&
     const int t = block + 16 * c + 4 * part;
     if (t >= sequence.length) continue;
     codes[c] = kv.v_words[kv.VWord(pages[t >> kv.page_shift], head, (t & (kv.page_tokens - 1)) >> 2, column)];
-    // The bytes of later positions in the last word may hold an earlier tenant of the page.
+    // Bytes after the sequence's last position may hold values of an earlier owner of the page.
     if (sequence.length - t < 4) codes[c] &= (1u << (8 * (sequence.length - t))) - 1;
   }
 }
 
-// One part of some blocks of kWideValues values of a sequence; first words alone where the others replace streams of keys.
+// Streams and codes of one part of up to at_once * kKeyBlock values of a sequence, a thread per channel. If the other
+// words share memory with the streams of keys, writes first words alone.
+// Launched with a grid (pieces of a sequence x 4 parts, KV heads of the round, sequences of the batch).
 template <int kWords, int kColumns>
 __global__ void __launch_bounds__(kColumns) ValueStreamsKernel(const WideArgs args, int first_sequence, int at_once) {
   const KvView& kv = args.attention.kv;
@@ -186,7 +198,8 @@ __global__ void __launch_bounds__(kColumns) ValueStreamsKernel(const WideArgs ar
   }
 }
 
-// Whether any tile of the group needs all words of values `t` .. t + kWideValues - 1 of a sequence. All threads of a block.
+// Whether any tile of the group needs all words of values t .. t + kWideValues - 1 of a sequence and KV head. Called by
+// all threads of a block; contains a barrier.
 template <int kThreads>
 __device__ __forceinline__ bool NeedsOthers(const WideArgs& args, int sequence, int kv_head, int t) {
   bool needs = false;
@@ -200,7 +213,10 @@ __device__ __forceinline__ bool NeedsOthers(const WideArgs& args, int sequence, 
   return __syncthreads_or(static_cast<int>(needs)) != 0;
 }
 
-// Other words of kWideValues values where the group needs them. What they replace is marked.
+// Writes the other words of a block of kWideValues values if the group needs them, and flags the blocks of keys that
+// they overwrite in args.replaced. key_block_bytes: bytes of the streams of kWideKeys keys.
+// Launched with a grid (blocks of kWideValues values, KV heads of the round, sequences of the batch), a thread per
+// channel.
 template <int kWords, int kColumns>
 __global__ void __launch_bounds__(kColumns)
     OtherWordsKernel(const WideArgs args, int first_sequence, int64_t key_block_bytes) {
@@ -225,12 +241,14 @@ __global__ void __launch_bounds__(kColumns)
   if (first + column < end) args.replaced[first + column] = 1;
 }
 
+// Bytes of the streams of kWideKeys keys.
 int KeyBlockBytes(const WideArgs& args) {
   const int units = args.qk.stream_words == 4 ? kUnits<4> : kUnits<2>;
   return units * kWideKeys * 16 * (args.attention.kv.head_dim / 16);
 }
 
-// A grid of `parts` blocks of threads for each piece of a sequence, and the positions of a piece.
+// Launches `kernel` with a grid (pieces of a sequence x parts, KV heads, sequences). A piece is at_once blocks of
+// kKeyBlock positions, as many as leave each SM kBlocksOfAnSm thread blocks.
 template <typename Kernel>
 void LaunchPieces(DeviceContext& ctx, const WideArgs& args, const TileBatch& batch, Kernel* kernel, int parts,
                   int threads) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SC attention of long sequences on wgmma: rounds of KV heads, groups of tiles.
+// SC attention of long sequences on wgmma: runs rounds of KV heads, and in each round groups of tiles.
 #include <algorithm>
 
 #include "kernels/base/check.h"
@@ -10,19 +10,22 @@
 namespace stoch::cuda {
 namespace {
 
+// Positions that a tile sees, rounded up to kKeyBlock.
 int64_t PaddedLength(const QueryTile& tile) { return (int64_t{tile.length()} + kKeyBlock - 1) / kKeyBlock * kKeyBlock; }
 
+// Runs one group of tiles of a round: q k, softmax, p v, outputs.
 void RunGroup(DeviceContext& ctx, const AttentionShape& shape, const WidePlan& plan, WideArgs args,
               const TileBatch& batch) {
   const int64_t rows = int64_t{args.num_tiles} * args.kv_heads * args.attention.group * kQueryTile;
-  // Positions that the tiles of a block see together: they follow each other, and fewer than kRowLanes positions are between two.
+  // Positions that any tile of a block sees. The tiles of a block are neighbours in a sequence, and their FirstKept
+  // differ by at most kRowLanes from one tile to the next.
   const int64_t seen = std::min(args.stride + (plan.tiles - 1) * int64_t{kRowLanes}, args.longest);
   const WideGroupPlan group = PlanWideGroup(ctx.traits, shape, plan, args.num_tiles, args.kv_heads, args.stride, seen);
   const bool lists = group.sums == WideSums::kLists;
   const bool sums = group.sums != WideSums::kOutputs;
   Scratch scratch(ctx.workspace);
   const bool replaces = ReplacesScores(shape);
-  STOCH_CHECK(!replaces || !args.is_mixed);  // positions are not dealt there
+  STOCH_CHECK(!replaces || !args.is_mixed);  // all rows have one stream length if positions are dealt
   args.scores = scratch.Take<int16_t>(rows * args.stride);
   args.codes = replaces ? reinterpret_cast<uint8_t*>(args.scores) : scratch.Take<uint8_t>(rows * args.stride);
   args.code_stride = replaces ? args.stride * int64_t{sizeof(int16_t)} : args.stride;
@@ -49,6 +52,7 @@ void RunGroup(DeviceContext& ctx, const AttentionShape& shape, const WidePlan& p
   if (sums) LaunchWideOutputs(ctx, args);
 }
 
+// Runs a batch. lengths: null if all rows have one stream length.
 void Run(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const WidePlan& plan,
          const ScOperands& operands, const WideLengths* lengths, const TileSet& tiles, const TileBatch& batch) {
   const auto end = static_cast<size_t>(batch.first_tile + batch.num_tiles);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// SC attention of prompts on binary wgmma: what its kernels share. Private to this folder.
+// SC attention of prompts on binary wgmma: arguments and conventions that its kernels share. Private to this folder.
 //
-// Per group of tiles: q k as 16-bit counts with the largest score of every row (products.cu), softmax and
-// quantization of the probabilities (rows.cu), p v (products.cu). Both products read codes of rows (A,
-// thermometers made in registers) against streams of K or V (B, streams.cu) through a ring in shared memory.
+// For each group of tiles: q k as 16-bit counts with the largest score of every row (products.cu), softmax and
+// quantization of the probabilities (rows.cu), p v (products.cu). In each product, operand A are codes of rows (queries
+// or probabilities), made thermometers in registers; operand B are streams of K or V (streams.cu), read through a ring
+// of stages in shared memory.
 #pragma once
 
 #include "kernels/cuda/attention/mixed.h"
@@ -11,74 +12,87 @@
 
 namespace stoch::cuda {
 
-// A round: some KV heads of one batch of sequences, their streams, and the scratch of one group of its tiles.
+// Arguments of a round: some KV heads of one batch of sequences with the streams of their keys and values, and the
+// scratch of one group of tiles.
 struct WideArgs {
   AttentionArgs attention;
   ScTables qk, av;
   QueryCodes q;
-  int32_t heads = 1;        // WidePlan
-  int32_t block_tiles = 1;  // WidePlan::tiles
-  int32_t parts = 1;        // WidePlan
+  int32_t heads = 1;        // query heads of a KV head that a block takes (WidePlan::heads)
+  int32_t block_tiles = 1;  // tiles that a block takes (WidePlan::tiles)
+  int32_t parts = 1;        // blocks for all query heads of a KV head (WidePlan::parts)
+  // KV heads of the round: [first_kv_head, first_kv_head + kv_heads).
   int32_t first_kv_head = 0;
   int32_t kv_heads = 0;
 
-  // [kv_head][position / kWideKeys][dim / 16] stages, columns ordered by WideKey
+  // Streams of keys in stages as wgmma reads them, [kv_head][position / kWideKeys][dim / 16][stage bytes]. Column c of
+  // a stage has key WideKey(c).
   uint8_t* k_streams = nullptr;
-  // First words of streams of values, [kv_head][position / kWideValues][kWideFirstUnits], and the other words,
-  // [...][WideOtherUnits], of each half of the values; lane c of a quad has values 16 c .. 16 c + 7 of the first one and the
-  // next eight of the second
+  // Streams of the values in blocks of kWideValues (64) positions, each in two halves: v_first has the first word of
+  // each stream and the sign correction [kv_head][block][kWideFirstUnits], v_others all other words
+  // [kv_head][block][WideOtherUnits], in units of head_dim columns x 16 bytes. Lane c of a quad has values 16 c .. 16 c
+  // + 7 of the first half, and 16 c + 8 .. 16 c + 15 of the second.
   uint8_t* v_first = nullptr;
   uint8_t* v_others = nullptr;
-  // Where `v_others` are in the place of k_streams (SharesStreams), [kv_head][position / kWideKeys]: not 0 where they have
-  // replaced streams of keys. They are made for a group of tiles that needs them.
+  // [kv_head][position / kWideKeys]: not 0 where words of v_others have overwritten streams of keys. Null unless
+  // v_others and k_streams are the same memory (SharesStreams), where v_others is made for the blocks that a group of
+  // tiles needs.
   uint8_t* replaced = nullptr;
-  uint8_t* v_codes = nullptr;  // [kv_head][position][head_dim]
-  float* k_scales = nullptr;   // [kv_head][position], in the order of WideScale
-  float* v_scales = nullptr;   // the same
-  uint32_t* v_max = nullptr;   // [kv_head]: bits of the largest scale
-  int64_t positions = 0;       // of the batch, sequences end to end (PassSequence::packed_begin)
+  uint8_t* v_codes = nullptr;  // codes of the values [kv_head][position][head_dim]
+  float* k_scales = nullptr;   // scales of the keys [kv_head][position], positions in the order of WideScale
+  float* v_scales = nullptr;   // scales of the values [kv_head][position], positions in the order of WideScale
+  uint32_t* v_max = nullptr;   // [kv_head]: float bits of the largest scale of a value
+  int64_t positions = 0;       // positions of the batch, sequence after sequence (PassSequence::packed_begin)
 
-  const QueryTile* tiles = nullptr;  // of the group
+  const QueryTile* tiles = nullptr;  // [num_tiles] of the group, device memory
   int32_t num_tiles = 0;
-  int64_t longest = 0;        // padded length of the first tile
-  int64_t stride = 0;         // positions of a row from FirstKept on, a multiple of kKeyBlock
-  int16_t* scores = nullptr;  // [tile][head of the round][kQueryTile][stride]
-  // Codes of the probabilities: rows of code_stride bytes, `stride` of them used. Where they replace the scores
-  // (ReplacesScores), at the beginning of each row of these.
+  int64_t longest = 0;        // positions that the first tile sees, the most of all, rounded up to kKeyBlock
+  int64_t stride = 0;         // positions of a row in the scratch, from FirstKept on; a multiple of kKeyBlock
+  int16_t* scores = nullptr;  // counts of q k [tile][head of the round][kQueryTile][stride]
+  // Codes of the probabilities [tile][head of the round][kQueryTile], rows code_stride bytes apart of which the first
+  // `stride` are used. With ReplacesScores, `codes` and `scores` are the same memory, and codes lie at the beginning of
+  // each row of scores.
   uint8_t* codes = nullptr;
   int64_t code_stride = 0;
-  uint32_t* row_max = nullptr;  // [tile][head][kQueryTile]: OrderedBits of the largest score
-  float* p_scales = nullptr;    // [tile][head][kQueryTile]
-  // [tile][head][stride / kWideValues]: kSomeCode where a code of the rows is not 0, kAllWords where p v needs more than the
-  // first words of streams
+  // [tile][head][kQueryTile]: OrderedBits of the largest score; zeroed before q k.
+  uint32_t* row_max = nullptr;
+  float* p_scales = nullptr;  // [tile][head][kQueryTile]: scales of the rows of probabilities
+  // Flags [tile][head][stride / kWideValues], zeroed before the softmax: kSomeCode if any code of the 64 rows in a
+  // block of values is not 0, kAllWords if p v needs more than the first word of each stream there.
   uint32_t* needed = nullptr;
-  // Lists of long rows, [tile][head][kQueryTile][kWideListed]: single codes that the products do not multiply, 256 * position + code
-  // each; and how many they are. Null where no row has any.
+  // Codes of long rows that p v leaves out and LaunchWideOutputs adds: lists [tile][head][kQueryTile][kWideListed],
+  // entry 256 * position + code, and `listed` [tile][head][kQueryTile], entries of each list. Null: no row lists codes.
   uint32_t* lists = nullptr;
   int32_t* listed = nullptr;
-  int32_t* sums = nullptr;   // [tile][head][kQueryTile][head_dim] of the products; null where a block's are outputs
-  int32_t range = 0;         // positions that a block of the products takes
-  WideLengths lengths;       // where is_mixed
-  bool is_mixed = false;     // rows have lengths of their own; codes of probabilities are their ranks then
-  uint32_t minus_one = ~0u;  // a value that the compiler does not know
+  // Sums of the counts of p v [tile][head][kQueryTile][head_dim], zeroed before p v. Null: a block of p v sees all
+  // positions of its rows and writes outputs.
+  int32_t* sums = nullptr;
+  int32_t range = 0;    // positions that a block of the products takes
+  WideLengths lengths;  // stream lengths of the rows, if is_mixed
+  // Rows have stream lengths of their own; codes of the probabilities are then ranks.
+  bool is_mixed = false;
+  uint32_t minus_one = ~0u;  // always ~0, unknown to the compiler (operand.cuh)
 
 #if defined(__CUDACC__)
+  // Query heads of the round.
   __device__ __forceinline__ int round_heads() const { return kv_heads * attention.group; }
-  // First row of a tile's head in the scratch.
+  // Index in the scratch of the first row of a tile and a head of the round.
   __device__ __forceinline__ int64_t FirstRow(int tile, int head) const {
     return (int64_t{tile} * round_heads() + head) * kQueryTile;
   }
-  // Where position 0 of a row of the tile would be in the scratch: a row begins with FirstKept.
+  // Offset in `scores` of position 0 of row `row` of the tile; may lie before the row, which begins at FirstKept.
   __device__ __forceinline__ int64_t RowAt(int64_t row, const QueryTile& tile) const {
     return row * stride - FirstKept(attention, tile.PositionOf(0));
   }
+  // Address in `codes` of position 0 of row `row` of the tile.
   __device__ __forceinline__ uint8_t* CodesAt(int64_t row, const QueryTile& tile) const {
     return codes + row * code_stride - FirstKept(attention, tile.PositionOf(0));
   }
-  // `needed` of the tile and head that has its first row there.
+  // Flags in `needed` of the tile and head whose first row is first_row.
   __device__ __forceinline__ uint32_t* NeededOf(int64_t first_row) const {
     return needed + first_row / kQueryTile * (stride / kWideValues);
   }
+  // Index of position 0 of the tile's sequence in arrays [kv_head][position].
   __device__ __forceinline__ int64_t FirstPosition(int kv_head, const QueryTile& tile) const {
     return kv_head * positions + attention.pass.sequences[tile.sequence].packed_begin;
   }
@@ -86,22 +100,23 @@ struct WideArgs {
 };
 
 #if defined(__CUDACC__)
-// Column of q k that key `key` of kWideKeys has: the eight keys that a lane's accumulators hold then lie together.
+// The key, of kWideKeys, that column `column` of q k has. With this order, the eight keys whose accumulators a lane
+// holds in a row of 32 are neighbours.
 __device__ __forceinline__ int WideKey(int column) {
   return (column & ~31) + (column >> 1 & 3) * 8 + (column >> 3 & 3) * 2 + (column & 1);
 }
 
-inline constexpr uint32_t kSomeCode = 1;  // a byte each
+inline constexpr uint32_t kSomeCode = 1;  // flags of WideArgs::needed, each in a byte of its own
 inline constexpr uint32_t kAllWords = 0x100;
 
-// Where the scale of position t is: of kKeyBlock positions the first four of every eight, then the others, so that lanes with
-// eight neighbours each read one line after the other.
+// Place of the scale of position t: each kKeyBlock positions have first the first four of every eight, then the other
+// four. Lanes that read eight neighbouring scales each, four at a time, then read consecutive 16-byte pieces.
 __device__ __forceinline__ int WideScale(int t) {
   constexpr int kInBlock = kKeyBlock - 1;
   return (t & ~kInBlock) + (t >> 2 & 1) * (kKeyBlock / 2) + (t & kInBlock) / 8 * 4 + (t & 3);
 }
 
-// Floats as unsigned integers in the same order; 0 is below all of them.
+// A float as an unsigned integer of the same order; 0 is below all floats.
 __device__ __forceinline__ uint32_t OrderedBits(float x) {
   const uint32_t bits = __float_as_uint(x);
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
@@ -111,18 +126,18 @@ __device__ __forceinline__ float FromOrderedBits(uint32_t ordered) {
 }
 #endif
 
-// streams.cu: streams and scales of K and V of the round.
+// streams.cu: streams, codes and scales of K and V of the round.
 void LaunchWideStreams(DeviceContext& ctx, const WideArgs& args, const TileBatch& batch);
-// Where streams share memory: the words of values that the probabilities of the group need beyond the first ones, in the place of
-// streams of keys; and these again, where they were replaced.
+// Only if v_others and k_streams share memory. LaunchOtherWords makes the other words of the values that the group's
+// probabilities need, over streams of keys; LaunchReplacedKeys makes the overwritten streams of keys again.
 void LaunchOtherWords(DeviceContext& ctx, const WideArgs& args, const TileBatch& batch);
 void LaunchReplacedKeys(DeviceContext& ctx, const WideArgs& args, const TileBatch& batch);
-// products.cu
+// products.cu: q k to scores and row_max, p v to sums or outputs, each over `ranges` ranges of args.range positions.
 void LaunchWideScores(DeviceContext& ctx, const WidePlan& plan, const WideArgs& args, int64_t ranges);
 void LaunchWideValues(DeviceContext& ctx, const WidePlan& plan, const WideArgs& args, int64_t ranges);
-// rows.cu: probabilities as codes.
+// rows.cu: scores to codes, p_scales, needed and lists.
 void LaunchWideSoftmax(DeviceContext& ctx, const WideArgs& args);
-// outputs.cu, where sums are left
+// outputs.cu: sums and lists to outputs; only if sums is not null.
 void LaunchWideOutputs(DeviceContext& ctx, const WideArgs& args);
 
 }  // namespace stoch::cuda

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The steps of dealt rows between the products, and products for shapes that scores.cu and values.cu do not take.
-// Plain launches throughout: these kernels wait for events of other devices, and read what those wrote.
+// Kernels of dealt rows (../dealt.h): listing the queries, softmax over all devices, output, and plain products for
+// shapes that scores.cu and values.cu do not take. All are launched without PDL, because they wait for events of other
+// devices and read what these devices wrote.
 #include <algorithm>
 
 #include "kernels/cuda/attention/split/dealt.cuh"
@@ -14,11 +15,12 @@ namespace {
 
 constexpr int kThreads = kRowLanes;
 constexpr int kWarps = kThreads / 32;
-constexpr int kRounds = 64;             // of lanes, whose exponentials wait in shared memory
-constexpr int kWeightPositions = 2048;  // of a block
-constexpr int kAdmitPositions = 1024;   // the same of admission
+constexpr int kRounds = 64;  // rounds of one position per lane whose exponentials are kept in shared memory at a time
+constexpr int kWeightPositions = 2048;  // positions of a block of DealtWeightsKernel
+constexpr int kAdmitPositions = 1024;   // positions of a block of DealtAdmitKernel
 constexpr int kProductPositions = kThreads;
 
+// Fills `queries` with the rows of the pass, a thread per row.
 __global__ void __launch_bounds__(kThreads)
     ListQueriesKernel(const PassView pass, const StripeView stripe, const int32_t rows, DealtQuery* queries) {
   const auto i = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x);
@@ -35,7 +37,7 @@ __global__ void __launch_bounds__(kThreads)
   queries[i] = query;
 }
 
-// A block's row and query head.
+// Row (blockIdx.z) and query head (blockIdx.y) of a block, and where their scratch is. index: HeadIndex.
 struct RowHead {
   SplitRow row;
   int head = 0;
@@ -55,7 +57,8 @@ __device__ __forceinline__ RowHead RowHeadOf(const DealtArgs& args) {
   return at;
 }
 
-// A thread is a position.
+// q k by look-ups in the count table. Grid: x is kProductPositions local positions, y a query head, z a row, with a thread
+// per local position. Writes scores, and raises this device's score_max to the largest.
 __global__ void __launch_bounds__(kThreads) DealtScoresKernel(const DealtArgs args) {
   __shared__ uint32_t codes[64];
   __shared__ float reduce[kWarps];
@@ -92,14 +95,16 @@ __global__ void __launch_bounds__(kThreads) DealtScoresKernel(const DealtArgs ar
   if (tid == 0) atomicMax(args.shares[args.index].score_max + at.index, OrderedWord(most));
 }
 
-// Finds the positions that dilated attention admits to a block's row and head. All threads of the block; a barrier is due.
+// Fills *admitted with the positions that dilated attention admits to a block's row and head. Called by all threads of
+// the block; the caller puts a barrier after it.
 __device__ __forceinline__ void FindAdmitted(const DealtArgs& args, const RowHead& at, AdmittedRow* admitted) {
   const int position = args.queries[at.row.index].position;
   const int window = args.attention.window;
   admitted->Find(args.pairs, at.head, position, window > 0 ? max(position + 1 - window, 0) : 0);
 }
 
-// -inf for every score that is not admitted, and the largest of the others.
+// Sets scores that dilated attention does not admit to -inf, and raises this device's score_max to the largest admitted
+// score. Grid: x is kAdmitPositions local positions, y a query head, z a row.
 __global__ void __launch_bounds__(kThreads) DealtAdmitKernel(const DealtArgs args) {
   __shared__ AdmittedRow admitted;
   __shared__ float reduce[kWarps];
@@ -123,8 +128,9 @@ __global__ void __launch_bounds__(kThreads) DealtAdmitKernel(const DealtArgs arg
   if (tid == 0) atomicMax(args.shares[args.index].score_max + at.index, OrderedWord(most));
 }
 
-// 32 lanes of a row and head: all warps make exponentials, one adds them in the order of positions. kDilated: -inf is
-// what is not admitted, and exponentials count as often as their positions are.
+// Exponentials and their lane sums. Grid: x is 32 of this device's lanes, y a query head, z a row. All warps of a block
+// compute exponentials, and warp 0 adds them in the order of positions. kDilated: a score of -inf was not admitted and
+// gives 0, and another exponential is multiplied by the number of pairs that admit its position.
 template <bool kDilated>
 __global__ void __launch_bounds__(kThreads) DealtLanesKernel(const DealtArgs args) {
   __shared__ float tile[kRounds][32];
@@ -137,7 +143,8 @@ __global__ void __launch_bounds__(kThreads) DealtLanesKernel(const DealtArgs arg
   if (warp == 0) {
     uint32_t word = lane < args.stripes ? LoadShared(args.shares[lane].score_max + at.index) : 0;
     word = __reduce_max_sync(0xffffffffu, word);
-    // Not 0: a row sees its own position; kDilated: every device has said something.
+    // The word is not 0, as some device wrote one: a row sees its own position, and with kDilated every device writes
+    // one.
     if (lane == 0) shared_largest = FromOrderedWord(word);
   }
   __syncthreads();
@@ -154,7 +161,7 @@ __global__ void __launch_bounds__(kThreads) DealtLanesKernel(const DealtArgs arg
       const int t = (base + warp + i * kWarps) * lanes + own;
       score[i] = t >= at.row.first && t < at.row.length ? __ldcg(at.scores + t) : BitsToFloat(0xff800000u);
     }
-    __syncthreads();  // the tile before was added
+    __syncthreads();  // the previous tile has been added
 #pragma unroll
     for (int i = 0; i < kRounds / kWarps; ++i) {
       const int t = (base + warp + i * kWarps) * lanes + own;
@@ -172,12 +179,14 @@ __global__ void __launch_bounds__(kThreads) DealtLanesKernel(const DealtArgs arg
     if (warp == 0) {
       const int rounds = min(kRounds, end - base);
 #pragma unroll 8
-      for (int i = 0; i < rounds; ++i) sum = sum + tile[i][lane];  // 0 where there is no position
+      for (int i = 0; i < rounds; ++i) sum = sum + tile[i][lane];  // a missing position has an exponential of 0
     }
   }
   if (warp == 0) args.shares[args.index].lanes[at.index * lanes + own] = sum;
 }
 
+// Weights (probability times scale of the value) from exponentials, and the largest of them into this device's
+// weight_max. Grid: x is kWeightPositions local positions, y a query head, z a row.
 __global__ void __launch_bounds__(kThreads) DealtWeightsKernel(const DealtArgs args) {
   __shared__ float reduce[kRowLanes];
   const RowHead at = RowHeadOf(args);
@@ -186,7 +195,7 @@ __global__ void __launch_bounds__(kThreads) DealtWeightsKernel(const DealtArgs a
   if (begin > 0 && (begin >= at.row.length || end <= at.row.first)) return;
   const DealtKv kv = KvOf(args);
   const int tid = static_cast<int>(threadIdx.x);
-  // Thread j takes lane j of the sum from the device that owns it.
+  // Thread j loads lane j of the sum of exponentials from the device that owns this lane.
   StripeView owner = args.stripe;
   const int stripe = owner.OwnerOf(tid);
   owner.begin = stripe << owner.width_shift;
@@ -199,16 +208,17 @@ __global__ void __launch_bounds__(kThreads) DealtWeightsKernel(const DealtArgs a
     const KvPlace place = PlaceOf(kv, at.pages, t);
     const float e = __ldcg(at.scores + t);
     const float scale = __ldcg(kv.v_scales + kv.Scale(place.page, at.kv_head, place.slot));
-    const float weight = e != 0.0f ? (e / sum) * scale : 0.0f;  // of 0 / 0: nothing is admitted
+    const float weight = e != 0.0f ? (e / sum) * scale : 0.0f;  // 0 also if no position is admitted and the sum is 0
     __stcg(at.scores + t, weight);
     most = fmaxf(most, weight);
   }
   most = BlockMax(most, reduce);
-  // Not negative: ordered as integers.
+  // Weights are not negative, so their bits are ordered as integers.
   if (tid == 0) atomicMax(args.shares[args.index].weight_max + at.index, FloatToBits(most));
 }
 
-// A thread is a channel.
+// p v by look-ups in the count table, added to this device's shared sums. Grid: x is kProductPositions local positions,
+// y a query head, z a row, a thread per dimension of the head.
 __global__ void __launch_bounds__(kThreads) DealtValuesKernel(const DealtArgs args) {
   __shared__ uint8_t levels[kProductPositions];
   const RowHead at = RowHeadOf(args);
@@ -237,7 +247,8 @@ __global__ void __launch_bounds__(kThreads) DealtValuesKernel(const DealtArgs ar
   atomicAdd(args.shares[args.index].sums + at.index * kv.head_dim + tid, sum);
 }
 
-// blockIdx.y is a row of the launch, a thread a channel of a head.
+// Writes the output of the rows that this device owns, from the sums of all devices. Grid: x is kThreads columns (query
+// head and dimension, a thread each), y a row of the launch.
 __global__ void __launch_bounds__(kThreads) DealtOutputKernel(const DealtArgs args) {
   const AttentionArgs& a = args.attention;
   const auto row = static_cast<int>(blockIdx.y);
@@ -295,7 +306,8 @@ void LaunchDealtScores(DeviceContext& ctx, const DealtAttention& attention) {
     STOCH_CUDA_LAUNCH("DealtScoresKernel");
   }
   if (args.pairs.count == 0) return;
-  // So far the largest is that of all positions from the first segment on: those that are admitted find theirs.
+  // The score kernels raised score_max over all positions from the first segment on. DealtAdmitKernel starts from 0
+  // again and raises it over admitted positions alone.
   const size_t bytes =
       static_cast<size_t>(args.rows) * static_cast<size_t>(args.attention.num_heads) * sizeof(uint32_t);
   STOCH_CUDA(cudaMemsetAsync(args.shares[args.index].score_max, 0, bytes, ctx.stream));

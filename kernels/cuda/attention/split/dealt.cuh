@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How kernels read dealt rows: local positions in a striped cache, and words of other devices.
+// How kernels read dealt rows (../dealt.h): the cache of this device's stripe by local position, the index of a
+// position among those that the device owns; and words that other devices wrote.
 #pragma once
 
 #include <type_traits>
@@ -11,7 +12,8 @@
 
 namespace stoch::cuda {
 
-// Where the first of the segments that hold a position begins. Requires: a pair.
+// Returns the first position of the segments of dilated attention that hold `position`, the smallest over all pairs.
+// Requires: pairs.count > 0.
 __device__ __forceinline__ int FirstSegment(const DilatedPairs& pairs, int position) {
   int first = position;
 #pragma unroll 1
@@ -32,7 +34,8 @@ __device__ __forceinline__ SplitRow RowAt(const DealtArgs& args, int index) {
   return at;
 }
 
-// The striped cache, by local position.
+// KV cache of this device's stripe, addressed by local position. A page of the pass has 1 << local_shift positions of
+// this device, and 1 << count_shift pages of the pass share one page of the cache.
 struct DealtKv : KvView {
   int32_t local_shift = 0;
   int32_t count_shift = 0;
@@ -52,7 +55,8 @@ __device__ __forceinline__ KvPlace PlaceOf(const DealtKv& kv, const int32_t* pag
 
 __device__ __forceinline__ int AbsoluteOf(const DealtArgs& args, int t) { return args.stripe.Absolute(t); }
 
-// A word that another device, or a copy on its behalf, wrote before an event that this kernel's stream has waited for.
+// Loads a word that another device wrote, or that was copied on its behalf, before an event that this kernel's stream
+// has waited for.
 __device__ __forceinline__ uint32_t LoadShared(const uint32_t* from) {
   uint32_t word;
   asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
@@ -65,14 +69,15 @@ __device__ __forceinline__ int32_t LoadShared(const int32_t* from) {
   return static_cast<int32_t>(LoadShared(reinterpret_cast<const uint32_t*>(from)));
 }
 
-// Row and query head `index` (HeadIndex): the largest of what is quantized on all devices.
+// Returns the largest weight over all devices of the row and query head `index` (HeadIndex).
 __device__ __forceinline__ float LargestWeight(const DealtArgs& args, int64_t index) {
   uint32_t bits = 0;
   for (int i = 0; i < args.stripes; ++i) bits = max(bits, LoadShared(args.shares[i].weight_max + index));
   return BitsToFloat(bits);
 }
 
-// Where the codes and scales of a row's queries are.
+// Quantized queries of a row from query head `head` on, in memory of the device that owns the row: codes `words`
+// [heads][head_dim / 4] and `scales` [heads].
 struct DealtQueryCodes {
   const uint32_t* words;
   const float* scales;
@@ -85,7 +90,8 @@ __device__ __forceinline__ DealtQueryCodes CodesOf(const DealtArgs& args, const 
   return {share.words + vector * (args.attention.kv.head_dim / 4), share.scales + vector};
 }
 
-// Launches a kernel of single rows; of dealt ones it waits for events of other devices, not for the previous kernel.
+// Launches a kernel of single rows. With DealtArgs it launches without PDL (programmatic dependent launch), because
+// such a kernel waits for events of other devices and not for the previous kernel.
 template <typename Args>
 void LaunchRows(DeviceContext& ctx, void (*kernel)(const Args), int blocks, int threads, int64_t shared_bytes,
                 const Args& args) {

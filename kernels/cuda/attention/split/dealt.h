@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dealt rows (../dealt.h) for the kernels of this folder. Private to it.
+// Arguments and launchers for dealt rows: rows whose positions are distributed over devices (../dealt.h). Private to
+// this folder.
 #pragma once
 
 #include "kernels/cuda/attention/dealt.h"
@@ -7,12 +8,13 @@
 
 namespace stoch::cuda {
 
-// attention.pass.pages and max_pages are those of the whole pass; of the scratch, scores and stride are used.
+// Arguments of a launch over dealt rows. attention.pass.pages and max_pages describe the whole pass, not only this
+// device's positions; of the scratch, the kernels use scores and stride alone.
 struct DealtArgs : SplitArgs, DealtRowsView {
   DilatedPairs pairs;
 };
 
-// scores.cu, values.cu: route kDealtSplit.
+// scores.cu and values.cu: the products q k and p v of dealt rows, if their route is AttentionRoute::kDealtSplit.
 void LaunchSplitScores(DeviceContext& ctx, const SplitPlan& plan, const DealtArgs& args);
 void LaunchSplitValues(DeviceContext& ctx, const SplitPlan& plan, const DealtArgs& args);
 

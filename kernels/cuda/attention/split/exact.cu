@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The products of the split kernels in floats, over keys and values in fp32 or fp16, in the contract's order (kernels/math/reduce.h): half a warp is the lanes
-// of a dot product of q k; of p v a block owns one lane of positions, t mod kDotLanes, for all query heads of a KV head.
+// Both products of the split kernels in fp32, over keys and values in fp32 or fp16, summed in the contract's order
+// (kernels/math/reduce.h). q k: half a warp computes a dot product, and its threads are the 16 lanes of the sum. p v: a
+// block owns one lane, the positions t with one value of t mod kDotLanes, for its query heads of one KV head.
 #include "kernels/cuda/attention/split/work.cuh"
 #include "kernels/cuda/device/element.cuh"
 #include "kernels/cuda/runtime/launch.h"
@@ -12,12 +13,14 @@ namespace {
 
 constexpr int kScoreThreads = 256;
 constexpr int kScoreWarps = kScoreThreads / 32;
-constexpr int kHalfWarps = 2 * kScoreWarps;  // positions of a block at a time
+constexpr int kHalfWarps = 2 * kScoreWarps;  // half warps of a block: positions that it takes at a time
 constexpr int kValueThreads = 128;
 constexpr int kMaxHeads = kSplitExactHeads;
-constexpr int kPositions = 32;  // of a lane whose probabilities are staged together
+// Positions of a lane of the sum whose probabilities are staged in shared memory at a time.
+constexpr int kPositions = 32;
 
-// The part's maxima of the block's heads, and clean counters for the value kernel.
+// Writes the largest score of a part for each of the block's heads to scratch.score_max, and zeroes the counter of
+// finished lanes that SplitExactValuesKernel uses. Called by all threads; ends with a barrier.
 __device__ __forceinline__ void FinishPart(const SplitArgs& args, const SplitRow& row, const SplitHeads& heads,
                                            int part, const float (&largest)[kMaxHeads],
                                            float (&of_warps)[kScoreWarps][kMaxHeads]) {
@@ -38,7 +41,9 @@ __device__ __forceinline__ void FinishPart(const SplitArgs& args, const SplitRow
   __syncthreads();
 }
 
-template <int kDims, typename T>  // dimensions of a lane; type of keys
+// Scores q k into scratch.scores. Grid: args.score_blocks blocks, which take parts of contexts in steps of the grid;
+// half a warp computes one position. kDims: dimensions per thread. T: type of keys.
+template <int kDims, typename T>
 __global__ void __launch_bounds__(kScoreThreads) SplitExactScoresKernel(const SplitArgs args) {
   __shared__ float of_warps[kScoreWarps][kMaxHeads];
   const AttentionArgs& a = args.attention;
@@ -70,7 +75,7 @@ __global__ void __launch_bounds__(kScoreThreads) SplitExactScoresKernel(const Sp
         q[h][i] = h < heads.count && d < kv.head_dim ? from[d] : 0.0f;
       }
     }
-    // Whole warps reach the shuffles: a unit is a multiple of kHalfWarps.
+    // The loop's end is rounded up so that whole warps reach the shuffles: a unit is a multiple of kHalfWarps.
 #pragma unroll 2
     for (int t = begin + tid / kDotLanes; t < (end + kHalfWarps - 1) / kHalfWarps * kHalfWarps; t += kHalfWarps) {
       const int at = min(t, row.length - 1);
@@ -102,7 +107,9 @@ __global__ void __launch_bounds__(kScoreThreads) SplitExactScoresKernel(const Sp
   }
 }
 
-// Item: a lane of a row and the heads of a block.
+// p v of rows in fp32. Grid: args.value_blocks blocks, which take items in steps of the grid: one lane of a row's sum
+// for the query heads of a block, a dimension per thread. The block that finishes the last lane folds the lanes and
+// writes the output. T: type of values.
 template <typename T>
 __global__ void __launch_bounds__(kValueThreads) SplitExactValuesKernel(const SplitArgs args) {
   __shared__ float p[kMaxHeads][kPositions];
@@ -126,7 +133,7 @@ __global__ void __launch_bounds__(kValueThreads) SplitExactValuesKernel(const Sp
       float acc[kMaxHeads] = {};
 #pragma unroll 1
       for (int base = row.first / kDotLanes * kDotLanes + own; base < row.length; base += kPositions * kDotLanes) {
-        __syncthreads();  // those before were used
+        __syncthreads();  // the probabilities of the previous round have been used
         for (int i = tid; i < kMaxHeads * kPositions; i += kValueThreads) {
           const int t = base + i % kPositions * kDotLanes;
           const int h = i / kPositions;

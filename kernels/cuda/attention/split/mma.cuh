@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Binary tensor cores for single rows: thermometers of keys and values by table, streams of queries and probabilities.
+// SC products of single rows on binary tensor cores. Operand A has thermometers of the codes of keys or values, from a
+// table in shared memory. Operand B has streams of queries or of weights (the quantized probabilities).
 //
-// The rows of a 16 x 8 tile are keys (or dimensions of values), its columns query heads. A lane of a quad owns four
-// dimensions (positions) of sixteen and all four words of each, two words a step; order inside a stream is free. A
-// negative code is the complement of its thermometer: popcount(~t & s) = popcount(s) - count, so that a step of byte
-// MMA, which takes popcount(s) away where the code is negative, leaves the signed count.
+// The rows of a 16 x 8 tile are keys (q k) or dimensions of values (p v), the columns are query heads. Along the inner
+// dimension, each of the four lanes of a quad owns four of 16 dimensions (or positions), with all four words of a
+// stream; one step takes two words of a lane. The order of bits inside a stream is free, as long as both operands share
+// it. A negative code is the complement of its thermometer t: popcount(~t & s) = popcount(s) - count for a stream s. A
+// step of byte MMA then subtracts popcount(s) for every negative code, which leaves the signed count.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +17,11 @@
 
 namespace stoch::cuda {
 
-inline constexpr int kCodes = 256;      // sign and level
-inline constexpr int kTableCopies = 8;  // one for every bank group of 16 bytes: a quarter of a warp never conflicts
-inline constexpr int kGroupDims = 16;   // that a quad takes at a time, or positions
+inline constexpr int kCodes = 256;  // codes of a byte: a sign and 7 bits of level
+// Copies of the thermometer table, one for each group of four banks (16 bytes), so that a quarter warp has no bank
+// conflict.
+inline constexpr int kTableCopies = 8;
+inline constexpr int kGroupDims = 16;  // dimensions (q k) or positions (p v) that a quad of lanes takes at a time
 
 __device__ __forceinline__ void BinaryMma(int32_t (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                                           uint32_t b0, uint32_t b1) {
@@ -40,16 +44,18 @@ __device__ __forceinline__ void ByteMma32(int32_t (&d)[4], uint32_t a0, uint32_t
                : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b[0]), "r"(b[1]));
 }
 
-// 1 in every byte of a negative code.
+// Returns 1 in every byte that holds a negative code, and 0 in the other bytes.
 __device__ __forceinline__ uint32_t NegativeBytes(uint32_t codes) { return codes >> 7 & 0x01010101u; }
 
-// Whether a code's rank is its level, and one more from 64 on: what the shifts below take for granted.
+// Whether the rank of a level (the ones of its stream of 128 cycles) is the level itself below 64, and the level + 1
+// from 64 on. Then ranks need no table: OtherThermometer and MinusOnes compute them.
 __host__ __device__ inline bool RanksBySum(const ScTables& tables) {
   return tables.direct_ranks && tables.stoc_len == 128;
 }
 
-// Thermometers of every code: ones below the level's rank, complemented for negative codes; words 0, 2, 1, 3.
-// [kCodes][kTableCopies]. By kThreads threads, this one the `thread`th; the caller puts a barrier after it.
+// Fills `table` in shared memory, [kCodes][kTableCopies], with the thermometer of every code: ones up to the rank of
+// the level, complemented for a negative code, as 128 bits in the order of words 0, 2, 1, 3. Called by kThreads
+// threads, this one being number `thread`; the caller puts a barrier after it.
 template <int kThreads>
 __device__ __forceinline__ void FillThermometers(const ScTables& tables, uint4* table,
                                                  int thread = static_cast<int>(threadIdx.x)) {
@@ -68,12 +74,12 @@ __device__ __forceinline__ void FillThermometers(const ScTables& tables, uint4* 
   }
 }
 
-// The shared address of this lane's copy of the first thermometer.
+// Returns the shared address of this lane's copy of the thermometer of code 0: lane_table of the look-ups below.
 __device__ __forceinline__ uint32_t LaneTable(const uint4* table) {
   return SharedAddress(table + (threadIdx.x & (kTableCopies - 1)));
 }
 
-// The thermometer of byte j of `codes`.
+// Returns the thermometer of byte j of `codes` from the table.
 template <int j>
 __device__ __forceinline__ uint4 LookUpThermometer(uint32_t lane_table, uint32_t codes) {
   constexpr uint32_t kStride = kTableCopies * sizeof(uint4);
@@ -84,7 +90,8 @@ __device__ __forceinline__ uint4 LookUpThermometer(uint32_t lane_table, uint32_t
   return v;
 }
 
-// The thermometer of byte j of `codes` as LookUpThermometer has it: by shifts where kDirect, by table otherwise.
+// Returns the thermometer of byte j of `codes`, its words in the order of the table: computed by shifts if kDirect
+// (requires RanksBySum), else looked up.
 template <bool kDirect, int j>
 __device__ __forceinline__ uint4 OtherThermometer(uint32_t lane_table, uint32_t codes) {
   if constexpr (!kDirect) {
@@ -97,7 +104,8 @@ __device__ __forceinline__ uint4 OtherThermometer(uint32_t lane_table, uint32_t 
     const uint32_t positive = ~negative;
     const uint32_t ones = __byte_perm(ranks, 0, 0x4440 + j);
     const uint32_t zeros = __byte_perm(0x80808080u - ranks, 0, 0x4440 + j);
-    // Shifts end at 32; what must not start below 0 is in the two words between.
+    // Funnel shifts clamp a shift count above 32. Counts of the two middle words are clamped at 0 here, as they may be
+    // negative.
     const auto word = [&](int w) {
       return __funnelshift_lc(positive, negative, static_cast<uint32_t>(max(static_cast<int32_t>(ones) - 32 * w, 0)));
     };
@@ -106,7 +114,7 @@ __device__ __forceinline__ uint4 OtherThermometer(uint32_t lane_table, uint32_t 
   }
 }
 
-// The stream of level `level` of dimension (or position) `dim`: four words, those past its end are 0.
+// Returns the stream of a level in dimension (or position) `dim`: four words, 0 past the end of the stream.
 __device__ __forceinline__ uint4 LoadStream(const ScTables& tables, int dim, int level) {
   const int64_t row = (dim & (tables.masks - 1)) * tables.levels + level;
   const uint32_t* from = tables.streams + row * tables.stream_words;
@@ -115,7 +123,7 @@ __device__ __forceinline__ uint4 LoadStream(const ScTables& tables, int dim, int
   return make_uint4(pair.x, pair.y, 0, 0);
 }
 
-// As LoadStream where `have`, no ones otherwise; without a branch.
+// Sets `to` to the stream that LoadStream returns if `have`, else to 0, without a branch.
 __device__ __forceinline__ void LoadStreamIf(bool have, const ScTables& tables, int dim, int level, uint4& to) {
   const int64_t row = (dim & (tables.masks - 1)) * tables.levels + level;
   const uint32_t* from = tables.streams + row * tables.stream_words;
@@ -130,7 +138,7 @@ __device__ __forceinline__ void LoadStreamIf(bool have, const ScTables& tables, 
 
 __device__ __forceinline__ int Ones(const uint2& half) { return __popc(half.x) + __popc(half.y); }
 
-// A stream in the order of thermometers: words 0, 2, 1, 3.
+// Returns a stream with its words in the order of the thermometer table: 0, 2, 1, 3.
 __device__ __forceinline__ uint4 Reordered(const uint4& stream) {
   return make_uint4(stream.x, stream.z, stream.y, stream.w);
 }
@@ -139,12 +147,13 @@ __device__ __forceinline__ int Ones(const uint4& stream) {
   return __popc(stream.x) + __popc(stream.y) + __popc(stream.z) + __popc(stream.w);
 }
 
-// Minus the ones of the streams of four levels, a byte each. Requires: RanksBySum.
+// Returns minus the ones of the streams of four levels, a signed byte each. Requires: RanksBySum.
 __device__ __forceinline__ uint32_t MinusOnes(uint32_t levels) {
   const uint32_t ones = levels + (levels >> 6 & 0x01010101u);
   return (0x80808080u - ones) ^ 0x80808080u;
 }
-// Minus the ones of streams, whole or in halves that are four lanes apart.
+// Returns minus the ones of four streams, a signed byte each. Stream: uint4 is a whole stream; uint2 is half of one,
+// and lane ^ 4 has the other half. Called by all lanes of a warp.
 template <typename Stream>
 __device__ __forceinline__ uint32_t MinusOnes(const Stream (&streams)[4]) {
   uint32_t ones = 0;

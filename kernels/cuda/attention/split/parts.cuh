@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inner parts of the split kernels that run on binary tensor cores: queries staged as streams, scores of a group of
-// dimensions, quantized probabilities, values of sixteen positions.
+// Device functions of the split kernels that run on binary tensor cores (mma.cuh): staging queries as streams, scores
+// of 16 dimensions, quantizing weights, and p v of 16 positions. A weight is what p v quantizes: a probability times
+// the scale of its value.
 #pragma once
 
 #include "kernels/cuda/attention/split/mma.cuh"
@@ -10,10 +11,11 @@
 
 namespace stoch::cuda {
 
-inline constexpr int kScoreHeads = 4;  // query heads of 8 columns: two columns each
-inline constexpr int kValueHeads = 8;  // one column each
+inline constexpr int kScoreHeads = 4;  // query heads in the 8 columns of a tile of q k, two columns each
+inline constexpr int kValueHeads = 8;  // query heads in the 8 columns of a tile of p v, one column each
 
-// Calls launch<kHeadDim, kN>() of the instance that runs these rows: tiles of columns for the query heads of a block.
+// Calls launch<kHeadDim, kN>() with the dimensions of a head and the tiles of 8 columns that the query heads of a block
+// take.
 template <typename Launch>
 void DispatchHeads(const SplitArgs& args, const Launch& launch) {
   const bool one_tile = args.block_heads <= kScoreHeads;
@@ -24,16 +26,18 @@ void DispatchHeads(const SplitArgs& args, const Launch& launch) {
   }
 }
 
-// Columns 2 h and 2 h + 1 of a tile are the streams of query head h where its code is positive, and where it is
-// negative: a score is the difference of two neighbours in a lane.
+// Queries of a block's heads in shared memory, as operands B of BinaryMma. Column 2 h of a tile has the streams of
+// query head h in the dimensions where the head's code is positive, column 2 h + 1 the streams where the code is
+// negative, and 0 elsewhere. A score is the difference of the two columns, which are accumulators of one lane.
 template <int kHeadDim, int kN>
 struct QueryStreams {
   static constexpr int kGroups = kHeadDim / kGroupDims;
-  uint4 streams[kN][kGroups][4][32];  // [byte of a word][lane]
-  uint32_t bytes[kN][kGroups][32];    // minus their ones
+  uint4 streams[kN][kGroups][4][32];  // [tile][16 dimensions][byte of a word of codes][lane]
+  uint32_t bytes[kN][kGroups][32];    // [tile][16 dimensions][lane]: minus the ones of four streams, a byte each
 };
 
-// Streams of the queries of a block's heads from their codes.
+// Fills s with the streams of the queries in `codes`, [heads.count][kHeadDim] in global or shared memory; other heads
+// get 0. Called by all kThreads threads; the caller puts a barrier after it.
 template <int kThreads, int kHeadDim, int kN>
 __device__ __forceinline__ void StageCodes(const SplitArgs& args, const uint8_t* codes, const SplitHeads& heads,
                                            QueryStreams<kHeadDim, kN>& s) {
@@ -54,7 +58,8 @@ __device__ __forceinline__ void StageCodes(const SplitArgs& args, const uint8_t*
   }
 }
 
-// Where a lane's keys are: four neighbouring ones of 32 positions from `token` on.
+// Addresses of a lane's keys, four neighbouring positions out of 32: `words` of codes, four dimensions each, and the
+// keys' four `scales`. KeysAt computes them for the 32 positions from `token` on.
 struct KeyPlaces {
   const uint32_t* words;
   const float* scales;
@@ -68,12 +73,14 @@ __device__ __forceinline__ KeyPlaces KeysAt(const Kv& kv, const int32_t* pages, 
           kv.k_scales + kv.Scale(at.page, kv_head, at.slot)};
 }
 
-// Keys of a group of dimensions.
+// Loads a lane's words of four keys, in dimensions 16 * group + 4 * (lane % 4) and the next three.
 __device__ __forceinline__ uint4 LoadKeys(const KvView& kv, const KeyPlaces& at, int group) {
   return __ldcg(reinterpret_cast<const uint4*>(at.words + kv.KeyWord(group * 4)));
 }
 
-// Adds the steps of byte j and later of a group of dimensions: kQuads times 32 positions.
+// Adds the products q k of kQuads times 32 positions over a group of 16 dimensions to `acc`, for bytes j to 3 of every
+// word of codes (the caller passes j = 0), and corrects for negative codes of keys (mma.cuh). Called by all lanes of a
+// warp.
 template <int kHeadDim, int kN, int kQuads, int j = 0>
 __device__ __forceinline__ void AddGroup(const uint4 (&k)[kQuads], uint32_t table, const QueryStreams<kHeadDim, kN>& s,
                                          int group, int lane, int32_t (&acc)[kQuads][2][kN][4]) {
@@ -109,12 +116,13 @@ __device__ __forceinline__ void AddGroup(const uint4 (&k)[kQuads], uint32_t tabl
   }
 }
 
-// Levels of four positions from t on of one head (column lane / 4), a byte each.
+// Returns the levels of four weights of a head from position t on, a byte each; 0 for positions that the row does not
+// see. A scale of 0 means that this lane (column lane / 4) has no head.
 __device__ __forceinline__ uint32_t QuantizeWeights(const SplitArgs& args, const SplitRow& row, int t,
                                                     const float4& weight, float scale) {
   const float values[4] = {weight.x, weight.y, weight.z, weight.w};
   uint32_t levels = 0;
-  if (scale == 0.0f) return 0;  // no such head
+  if (scale == 0.0f) return 0;  // this lane's column has no head
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const bool seen = t + i >= row.first && t + i < row.length;
@@ -124,7 +132,8 @@ __device__ __forceinline__ uint32_t QuantizeWeights(const SplitArgs& args, const
   return levels;
 }
 
-// Their streams, and minus the ones of each.
+// Streams of four weights in the order of words of thermometers (Reordered), and minus the ones of each stream, a byte
+// each.
 struct Weights {
   uint4 streams[4];
   uint32_t bytes;
@@ -147,7 +156,8 @@ __device__ __forceinline__ Weights LoadWeights(const Args& args, int t, uint32_t
   return w;
 }
 
-// A lane's values of 16 positions: four of them in a word, four neighbouring dimensions of every 32.
+// Loads a lane's values of 16 positions: words of the four positions from t on, for four neighbouring dimensions out of
+// every 32. t is a multiple of 4 that differs between the lanes of a quad.
 template <int kHeadDim, typename Kv>
 __device__ __forceinline__ void LoadValues(const Kv& kv, const int32_t* pages, int kv_head, int t, int length,
                                            uint4 (&v)[kHeadDim / 32]) {
@@ -158,7 +168,9 @@ __device__ __forceinline__ void LoadValues(const Kv& kv, const int32_t* pages, i
   for (int m = 0; m < kHeadDim / 32; ++m) v[m] = __ldcg(reinterpret_cast<const uint4*>(from + kv.ValueDim(32 * m)));
 }
 
-// Adds the step of position j of four: four dimensions of a word of values. kIsShifted: every other thermometer by shifts.
+// Adds the products p v of position j of four, for the four dimensions of a lane's words v, to two tiles of
+// accumulators. j = 0 also corrects for negative codes of all four positions. kIsShifted: every other thermometer is
+// made by shifts instead of looked up.
 template <bool kIsShifted, int j>
 __device__ __forceinline__ void AddPosition(const uint4& v, const uint4& stream, uint32_t bytes, uint32_t table,
                                             int32_t (*acc)[4]) {
@@ -173,7 +185,8 @@ __device__ __forceinline__ void AddPosition(const uint4& v, const uint4& stream,
   }
 }
 
-// Adds the steps of positions j and later of four, for every word of a lane.
+// Adds the products p v of positions j to 3 of four (the caller passes j = 0), for every word of values that a lane
+// has.
 template <int kHeadDim, int j = 0>
 __device__ __forceinline__ void AddPositions(const uint4 (&v)[kHeadDim / 32], const Weights& w, uint32_t table,
                                              int32_t (&acc)[kHeadDim / 16][4]) {
@@ -182,8 +195,8 @@ __device__ __forceinline__ void AddPositions(const uint4 (&v)[kHeadDim / 32], co
   if constexpr (j + 1 < 4) AddPositions<kHeadDim, j + 1>(v, w, table, acc);
 }
 
-// Adds a warp's sums of p v to those of the block. Row i of tile 2 m + h: dimension 32 m + 4 i + 2 h, row i + 8 the one
-// after it; columns 2 c and 2 c + 1.
+// Adds a warp's accumulators of p v to the block's sums in shared memory, [head][dimension], by atomics. In tile 2 m +
+// h, row i is dimension 32 m + 4 i + 2 h, row i + 8 is the dimension after it, and the columns are query heads.
 template <int kHeadDim>
 __device__ __forceinline__ void AddToBlock(const int32_t (&acc)[kHeadDim / 16][4], int heads,
                                            int32_t (&sums)[kValueHeads][kHeadDim]) {

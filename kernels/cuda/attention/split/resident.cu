@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of rows by blocks that are all on the GPU at once, one an SM: a row and the query heads of a KV head are the
-// work of 1 to 16 of them, each of which owns whole lanes of position, t mod 256 in [stripe rank, stripe rank + stripe).
+// Attention of rows by blocks that are all on the GPU at once, one per SM. A row and the query heads of a KV head are
+// the work of 1 to 16 blocks, each of which owns whole lanes of position: those with t mod 256 in [rank * stripe, (rank
+// + 1) * stripe).
 //
-// They exchange through L2 (device/exchange.cuh) the largest score; the 256 lane sums, and with them who has the largest weight
-// (resident_softmax.cuh); the sums of p v. So any SMs can share a row, and a block has all shared memory of one. Scores of
-// dimensions are added up in shared memory: a warp keeps the queries' streams of its dimensions in registers, so that a
-// step of q k reads nothing but thermometers.
+// The blocks of a row exchange three things through L2 (device/exchange.cuh): the largest score; the 256 lane sums, and
+// with them the candidates for the largest weight (resident_softmax.cuh); the sums of p v. So any SMs can share a row,
+// and a block has all shared memory of its SM. Scores are added up over dimensions in shared memory: a warp keeps the
+// queries' streams of its dimensions in registers, so a step of q k reads only thermometers.
 #include "kernels/cuda/attention/split/resident_keys.cuh"
 #include "kernels/cuda/attention/split/resident_posted.cuh"
 #include "kernels/cuda/attention/split/resident_steps.cuh"
@@ -19,11 +20,12 @@ template <int kHeadDim, int kN>
 struct Shared {
   static constexpr int kMaxHeads = kN * kScoreHeads;
   uint4 thermometers[kCodes * kTableCopies];
-  int32_t sums[kMaxHeads][kHeadDim + 1];  // of p v; heads of a dimension in different banks
+  int32_t sums[kMaxHeads][kHeadDim + 1];  // sums of p v; the pad puts the heads of a dimension in different banks
   ResidentNumbers of_heads;
 };
 
-// Scores of local positions [begin, end) from their counts. Returns the larger of `most` and this thread's largest.
+// Computes the scores of local positions [begin, end) from the counts of CountKeys. Returns the larger of `most` and
+// the largest score of this thread. Called by all threads.
 __device__ __forceinline__ float ScoresOf(const SplitArgs& args, const Stripes& b, const Scores& scores, int begin,
                                           int end, const int32_t* counts, const float* q_scales, const float* k_scales,
                                           const HeadWarps& of, float most) {
@@ -53,7 +55,8 @@ __device__ __forceinline__ float ScoresOf(const SplitArgs& args, const Stripes& 
   return most;
 }
 
-// Scales of the block's keys and values, which arrive by themselves.
+// Issues asynchronous copies of the scales of the block's keys to `to` and of its values to to + stride, by local
+// position. Called by all threads.
 __device__ __forceinline__ void StageScales(const KvView& kv, const Stripes& b, float* to, int stride) {
 #pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x) * 4; i < b.count(); i += kThreads * 4) {
@@ -69,10 +72,13 @@ __device__ __forceinline__ void ClearCounts(const SplitArgs& args, int heads, in
     reinterpret_cast<int4*>(counts)[i] = make_int4(0, 0, 0, 0);
 }
 
+// Grid: plan.blocks blocks of kThreads threads, at most one per SM and all on the GPU at once; FindStripes says which
+// row, heads and positions a block has. kDirect: ranks need no table (RanksBySum). kN: tiles of columns for the block's
+// query heads.
 template <bool kDirect, int kHeadDim, int kN>
 __global__ void __launch_bounds__(kThreads, 1) SplitResidentKernel(const SplitArgs args) {
   extern __shared__ __align__(256) uint8_t shared_memory[];
-  constexpr int kGroups = 2 / kN;  // of dimensions, that a warp takes
+  constexpr int kGroups = 2 / kN;  // groups of 16 dimensions that a warp takes
   auto& s = *reinterpret_cast<Shared<kHeadDim, kN>*>(shared_memory);
   const bool is_posted = args.posted.q != nullptr;
   if (!is_posted) StartNext();
@@ -116,20 +122,20 @@ __global__ void __launch_bounds__(kThreads, 1) SplitResidentKernel(const SplitAr
 #pragma unroll 1
     for (int begin = 0;; begin = end, end = min(b.count(), end + args.resident_positions)) {
       CountKeys<kDirect>(args, b, begin, end, lane_table, q, keys, counts);
-      WaitForCopies<1>();  // scales
+      WaitForCopies<1>();  // scales have arrived, streams may still be in flight
       __syncthreads();
       most = ScoresOf(args, b, scores, begin, end, counts, s.of_heads.q_scales, in_shared.k, of, most);
       if (end == b.count()) break;
       keys = Keys(kv, b, end);
       keys.Begin(kv, b, end);
-      __syncthreads();  // counts are read
+      __syncthreads();  // the counts have been read
       ClearCounts(args, b.heads.count, counts);
       __syncthreads();
     }
   }
   ShareMaxima<true>(b, of, most, args.flags, s.of_heads.of_warps, s.of_heads.largest);
   if (is_posted) {
-    StartNext();  // not before: what the next kernel loads ahead would come before keys
+    StartNext();  // after the scores: earlier prefetches of the next kernel would delay this kernel's keys
     ClearPosted(args, b);
   }
   for (int i = tid; i < kN * kScoreHeads * (kHeadDim + 1); i += kThreads) (&s.sums[0][0])[i] = 0;
@@ -139,7 +145,7 @@ __global__ void __launch_bounds__(kThreads, 1) SplitResidentKernel(const SplitAr
       args, b, scores, of, in_shared.v, s.of_heads,
       [&] { return Exponentials(args, b, scores, of, in_shared.v, s.of_heads); }, [](int, int) {},
       [](int, uint32_t levels) { return levels; });
-  WaitForAllCopies();  // streams
+  WaitForAllCopies();  // streams of weights have arrived
   __syncthreads();
   Values<kDirect, false>(args, b, scores, streams, LaneTable(s.thermometers), values, s.sums, [] {});
   __syncthreads();

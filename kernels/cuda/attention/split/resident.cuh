@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which row, heads and lanes a block of the resident kernel takes, found from the lengths in device memory.
+// How a block of a resident kernel (resident.cu, resident_lookup.cu) finds its row, query heads and positions, from the
+// lengths in device memory.
 #pragma once
 
 #include "kernels/cuda/attention/split/work.cuh"
@@ -8,22 +9,25 @@ namespace stoch::cuda {
 
 inline constexpr int kResidentWarps = kSplitResidentThreads / 32;
 
-// A block's part of a row: `stripe` of the 256 positions of every unit. Local position i is position Token(i).
+// A block's share of a row. Each unit of 256 positions is cut into `ranks` stripes, one for each block of the row; this
+// block has stripe number `rank`, stripe() neighbouring positions of every unit. The block's positions in ascending
+// order are its local positions 0, 1, ..., count() - 1; local position i is position Token(i) of the sequence.
 struct Stripes {
   SplitRow row;
   SplitHeads heads;
   const int32_t* pages = nullptr;
-  int item = 0;   // of the kernel; those of a row and its heads are neighbours
-  int ranks = 1;  // blocks that share the row, a power of two up to kSplitResidentRanks
+  int item = 0;   // index in the list of work of the launch; blocks of one row and its heads are neighbours
+  int ranks = 1;  // blocks that share the row and heads, a power of two up to kSplitResidentRanks
   int rank = 0;
-  int shift = 8;  // stripe = 1 << shift
+  int shift = 8;  // log2 of stripe()
 
   __device__ int stripe() const { return 1 << shift; }
   __device__ int count() const { return row.units() << shift; }
   __device__ int Token(int i) const {
     return ((row.first_unit() + (i >> shift)) << 8) + (rank << shift) + (i & (stripe() - 1));
   }
-  // The local positions before position t: the next is the first Token(i) >= t.
+  // Returns how many of this block's positions are before position t of the sequence: the local position of the first
+  // Token(i) >= t.
   __device__ int Local(int t) const {
     const int in_units = t - (row.first_unit() << 8);
     const int in_stripe = min(max((in_units & 255) - (rank << shift), 0), stripe());
@@ -32,14 +36,16 @@ struct Stripes {
 };
 static_assert(kSplitUnit == 1 << 8);
 
-// Ranks of a row of so many units, so that a block has at most `most` 32nds of a unit's 256 positions.
+// Returns the blocks (ranks) that share a row of `units` units, the fewest with which a block has at most 8 * most
+// positions, or kSplitResidentRanks.
 __device__ __forceinline__ int RanksOf(int units, int most) {
   int ranks = 1;
   while (ranks < kSplitResidentRanks && units * 32 > most * ranks) ranks *= 2;
   return ranks;
 }
 
-// Item `of_row` of a row that has so many ranks.
+// Fills *found for item `item` of the launch, which is item `of_row` of a row that `ranks` blocks share for each block
+// of heads.
 __device__ __forceinline__ void Assign(const SplitArgs& args, const SplitRow& row, int ranks, int item, int of_row,
                                        Stripes* found) {
   found->row = row;
@@ -51,13 +57,15 @@ __device__ __forceinline__ void Assign(const SplitArgs& args, const SplitRow& ro
   found->pages = PagesOf(args, row);
 }
 
-// Finds the work of block `item` of `blocks`; false: none. The deepest rows have the most blocks: of 32 limits of what a
-// block takes, a power of two or half of one more, the smallest that the blocks there are allow, or one block for every
-// row and its heads. All lanes of a warp. Requires: args.rows <= 32, and as many blocks as rows and heads' blocks.
+// Finds the work of block `item` of `blocks`; returns false if the block has none. Deeper rows get more blocks: lane l
+// tries a limit of 8 * 2^(l / 2) * (2, or 3 for odd l) positions per block, and the smallest limit that needs no more
+// than `blocks` blocks decides. If none does, every row and head block gets one block. Called by all lanes of a warp.
+// Requires: args.rows <= 32, and at least one block for every row and head block.
 __device__ inline bool FindStripes(const SplitArgs& args, int item, int blocks, Stripes* found) {
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int groups = args.attention.kv.num_kv_heads * args.head_blocks;
-  if (args.rows == 1) {  // the same for one row, in fewer instructions
+  // One row needs no search for a limit, so its blocks are found in fewer instructions.
+  if (args.rows == 1) {
     int ranks = kSplitResidentRanks;
     while (ranks * groups > blocks) ranks /= 2;
     if (item >= ranks * groups) return false;
@@ -74,7 +82,7 @@ __device__ inline bool FindStripes(const SplitArgs& args, int item, int blocks, 
   const uint32_t fits = __ballot_sync(0xffffffffu, needed * groups <= blocks);
   const int chosen = __shfl_sync(0xffffffffu, limit, fits != 0 ? __ffs(static_cast<int>(fits)) - 1 : 31);
   const int ranks = lane >= args.rows ? 0 : fits != 0 ? RanksOf(units, chosen) : 1;
-  int end = ranks * groups;  // of the items up to this lane's row
+  int end = ranks * groups;  // inclusive prefix sum: items of this lane's row and of all rows of lower lanes
 #pragma unroll
   for (int s = 1; s < 32; s *= 2) {
     const int before = __shfl_up_sync(0xffffffffu, end, s);
@@ -92,7 +100,8 @@ __device__ inline bool FindStripes(const SplitArgs& args, int item, int blocks, 
   return true;
 }
 
-// The warps of a block that share a head in the passes over scores, and this one among them.
+// The query head that this warp works on in passes over scores, the warp's index among the warps of the head, and their
+// number. A warp whose head is not below heads.count has no work.
 struct HeadWarps {
   int head;
   int warp;
@@ -104,33 +113,35 @@ __device__ __forceinline__ HeadWarps HeadWarpsOf(int heads) {
   return {warp & ((1 << shift) - 1), warp >> shift, kResidentWarps >> shift};
 }
 
-// Queries of a block: codes, [heads][head_dim / 4] words, and a scale each.
+// Quantized queries of a block: codes `words` [heads][head_dim / 4], and `scales` [heads].
 struct Queries {
   const uint32_t* words;
   const float* scales;
 };
 
-// Where the scores of a block are, of a head [stride]; in shared memory, or for deeper rows in scratch.
+// Scores of a block, [heads][stride] by local position: in shared memory, or in scratch if the row is too deep for it.
 struct Scores {
   float* at;
   int stride;
   bool in_shared;
 };
 
-// Calls visit(i) for local positions i, i + 1, i + 2, i + 3 of this thread's head, i in [0, count).
+// Calls visit(i) for this thread's share of the multiples of 4 in [0, count); visit handles local positions i to i + 3.
+// The threads of all warps of a head (`of`) together take all of them.
 template <typename Visit>
 __device__ __forceinline__ void ForQuads(const HeadWarps& of, int count, const Visit& visit) {
 #pragma unroll 1
   for (int i = (of.warp * 32 + static_cast<int>(threadIdx.x & 31)) * 4; i < count; i += of.warps * 128) visit(i);
 }
 
-// Scales of a block's keys or values by local position, in shared memory; null where the row is too deep.
+// Scales of a block's keys and values by local position, in shared memory; null if the row is too deep for it.
 struct BlockScales {
   const float* k = nullptr;
   const float* v = nullptr;
 };
 
-// The offset of those of four keys or values from local position i on; past the row's end, of some others.
+// Returns the offset in KvView::k_scales or v_scales of the scales of local positions i to i + 3; past the row's end,
+// the offset of the row's last scales. The second overload returns an address in `scales`.
 __device__ __forceinline__ int64_t FourScales(const KvView& kv, const Stripes& b, int i) {
   const int t = min(b.Token(i), b.row.length - 1) & ~3;
   const int32_t page = __ldg(b.pages + (t >> kv.page_shift));

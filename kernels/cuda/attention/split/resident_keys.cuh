@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// q k of a block of the resident kernel, on binary tensor cores: warps share the dimensions, so that a warp keeps the
-// queries' streams of its own in registers and reads nothing from shared memory but thermometers; the counts of all
-// dimensions are added up in the place of the scores.
+// q k of a block of the resident kernel on binary tensor cores. Warps share the dimensions, so that a warp keeps the
+// streams of the queries for its dimensions in registers and reads only thermometers from shared memory. The counts of
+// all dimensions are added up in the shared memory of the scores.
 #pragma once
 
 #include "kernels/cuda/attention/split/resident_pages.cuh"
 
 namespace stoch::cuda {
 
-// The streams of the queries of a warp's dimensions.
+// Streams of the block's queries for the dimensions of a warp, as operands B in registers.
 template <int kGroups, int kN>
 struct QueryRegisters {
   uint4 streams[kN][kGroups][4];
-  uint32_t bytes[kN][kGroups];  // codes, then minus the ones of the streams
+  // After Ask the codes of the queries, after Load minus the ones of their streams, a byte each.
+  uint32_t bytes[kN][kGroups];
 
-  // Asks for their codes.
+  // Loads the codes of the queries into `bytes`.
   template <int kHeadDim>
   __device__ __forceinline__ void Ask(const Stripes& b, const Queries& queries, int first_group) {
 #pragma unroll
@@ -26,8 +27,9 @@ struct QueryRegisters {
       }
     }
   }
-  // Their streams: in even columns of positive codes, in odd ones of negative ones. All loads before anything is done with
-  // one, and no branches, or a warp would wait for each by itself.
+  // Loads the streams of the codes in `bytes`: in even columns the streams of positive codes, in odd columns those of
+  // negative codes. All loads are issued before any result is used and without branches; otherwise a warp would wait
+  // for each load by itself.
   template <bool kDirect>
   __device__ __forceinline__ void Load(const SplitArgs& args, int first_group) {
     const uint32_t turn = (threadIdx.x & 4) != 0 ? 0 : 0x80808080u;
@@ -35,7 +37,7 @@ struct QueryRegisters {
     for (int n = 0; n < kN; ++n) {
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
-        const uint32_t codes = bytes[n][g] ^ turn;  // the sign of those of this column is 1
+        const uint32_t codes = bytes[n][g] ^ turn;  // sign bit 1: the code belongs in this lane's column
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           const int level = static_cast<int>(codes >> (8 * j) & 0x7f);
@@ -66,7 +68,8 @@ struct QueryRegisters {
   __device__ static int Word(int group) { return group * 4 + static_cast<int>(threadIdx.x & 3); }
 };
 
-// Adds a group of dimensions of 32 keys.
+// Adds the products q k of 32 keys over a group of 16 dimensions to `acc`, for bytes j to 3 of every word of codes (the
+// caller passes j = 0), and corrects for negative codes of keys (mma.cuh).
 template <bool kDirect, int kN, int j = 0>
 __device__ __forceinline__ void AddKeys(const uint4& k, uint32_t table, const uint4 (&streams)[kN][4],
                                         const uint32_t (&bytes)[kN], int32_t (&acc)[2][kN][4]) {
@@ -92,9 +95,10 @@ __device__ __forceinline__ void AddKeys(const uint4& k, uint32_t table, const ui
   }
 }
 
-// Adds the counts of four positions from i on to those of the other dimensions: a head's pairs of neighbours are 16 bits
-// each of a word (of at most 128 dimensions and cycles), in the even or the odd place of their two by its parity, so that
-// a warp's words are in different banks.
+// Adds a lane's counts of the four positions from i on to `counts` in shared memory, [head][stride], where the counts
+// of all dimensions are added up. Two neighbouring positions share a word, 16 bits each (enough for at most 128
+// dimensions of 128 cycles). Odd heads use odd words and even heads even words, so that the words of a warp are in
+// different banks.
 template <int kN>
 __device__ __forceinline__ void AddCounts(const int32_t (&acc)[2][kN][4], int heads, int stride, int i,
                                           int32_t* counts) {
@@ -120,28 +124,29 @@ struct PageOnly {
   __device__ static uint32_t Of(const KvView&, int32_t page, int) { return static_cast<uint32_t>(page); }
 };
 
-// Keys of a warp's dimensions, of its next tile of 32 positions.
+// The keys that a warp multiplies: its dimensions of a tile of 32 positions at a time, and the page of the next tile.
 template <int kHeadDim, int kGroups>
 struct KeyTiles {
-  static constexpr int kSlices = kHeadDim / (kGroups * kGroupDims);  // of the dimensions
-  static constexpr int kSlots = kResidentWarps / kSlices;            // warps with the same dimensions
+  static constexpr int kSlices = kHeadDim / (kGroups * kGroupDims);  // slices of the dimensions, one per warp
+  static constexpr int kSlots = kResidentWarps / kSlices;            // warps that have one slice of the dimensions
   static constexpr int kTile = 32;
   static constexpr int kStep = kSlots * kTile;
   TilePlaces<2, PageOnly> pages;
-  int32_t page;  // of the tile after it
+  int32_t page;  // page of the tile after the one in `k`
   uint4 k[kGroups];
 
   __device__ static int Group() { return static_cast<int>(threadIdx.x >> 5) % kSlices * kGroups; }
   __device__ static int Slot() { return static_cast<int>(threadIdx.x >> 5) / kSlices; }
-  __device__ static int Own() { return static_cast<int>(threadIdx.x & 31) / 4 * 4; }  // of a tile, this lane's first
+  // First of this lane's four positions in a tile.
+  __device__ static int Own() { return static_cast<int>(threadIdx.x & 31) / 4 * 4; }
 
-  // Where this lane's words of the tile at local position `i` are.
+  // Returns the address of this lane's words of the tile at local position `i`, which is in page `in`.
   __device__ __forceinline__ const uint32_t* Place(const KvView& kv, const Stripes& b, int32_t in, int i) const {
     const int t = min(b.Token(i + Own()), b.row.length - 1) & ~3;
     return kv.k_words +
            kv.KWord(in, b.heads.kv_head, Group() * 4 + static_cast<int>(threadIdx.x & 3), t & (kv.page_tokens - 1));
   }
-  // Asks the L2 for the tile at local position `i`: a lane for a line of 16 positions.
+  // Prefetches the tile at local position `i` into L2, by one lane for each line of 16 positions. in: its page.
   __device__ __forceinline__ void Prefetch(const KvView& kv, const Stripes& b, int32_t in, int i) const {
     const int lane = static_cast<int>(threadIdx.x & 31);
     const int t = min(b.Token(i + lane / 16 * 16), b.row.length - 1) & ~15;
@@ -152,10 +157,10 @@ struct KeyTiles {
   __device__ __forceinline__ void Load(const uint32_t* from, int g) {
     k[g] = __ldcg(reinterpret_cast<const uint4*>(from + g * (4 * KvView::kTileKey)));
   }
-  // Tiles of positions from `begin` on.
+  // For tiles of local positions from `begin` on; loads only the pages' numbers.
   __device__ __forceinline__ KeyTiles(const KvView& kv, const Stripes& b, int begin)
       : pages(kv, b, begin + Slot() * kTile, kStep) {}
-  // Asks for the first of them.
+  // Loads the warp's first tile.
   __device__ __forceinline__ void Begin(const KvView& kv, const Stripes& b, int begin) {
     const int i = begin + Slot() * kTile;
     const uint32_t* from = Place(kv, b, pages.Next(), i);
@@ -165,8 +170,8 @@ struct KeyTiles {
   }
 };
 
-// Counts of local positions [begin, end), in `counts` from 0 on, which is all 0 before.
-// Requires: keys.Begin(begin).
+// Adds the counts of local positions [begin, end) to `counts`, [head][position - begin], which are 0 before. Called by
+// all threads. Requires: keys.Begin(begin).
 template <bool kDirect, int kHeadDim, int kN, int kGroups>
 __device__ __forceinline__ void CountKeys(const SplitArgs& args, const Stripes& b, int begin, int end, uint32_t table,
                                           const QueryRegisters<kGroups, kN>& q, KeyTiles<kHeadDim, kGroups>& keys,
@@ -177,7 +182,8 @@ __device__ __forceinline__ void CountKeys(const SplitArgs& args, const Stripes& 
   for (int tile = begin + Tiles::Slot() * Tiles::kTile; tile < end; tile += Tiles::kStep) {
     int32_t acc[2][kN][4] = {};
     const uint32_t* from = keys.Place(kv, b, keys.page, tile + Tiles::kStep);
-    const bool has_next = tile + Tiles::kStep < end;  // or every warp of the row would want the same lines at once
+    // Past the end nothing is loaded: every warp of the row would load the same lines at once.
+    const bool has_next = tile + Tiles::kStep < end;
     keys.pages.Refill(kv, b);
     keys.page = keys.pages.Next();
     if (tile + 2 * Tiles::kStep < end) keys.Prefetch(kv, b, keys.page, tile + 2 * Tiles::kStep);

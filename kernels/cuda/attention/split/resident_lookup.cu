@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Resident kernel (resident.cu) for deep rows, for up to four query heads of 128 dimensions: q k by look-ups
-// (resident_lookup.cuh) instead of thermometers. The counts of four heads are one word of shared memory, a thermometer is
-// four.
+// Resident kernel (as resident.cu) for deep rows, for up to four query heads of 128 dimensions: q k by table look-ups
+// (resident_lookup.cuh) instead of thermometers. The counts of four heads take one word of shared memory, a thermometer
+// takes four.
 //
-// Shared memory over the phases of a block, which barriers separate; LookupOffsets are the rows:
+// Use of shared memory in the phases of a block, which barriers separate; LookupOffsets names the offsets of the rows.
+// K and V stand for keys and values; count rows are rows of the count table for the queries' levels, tops the
+// dimensions in LookupTops, maxima score_max, listed ListedWeights.
 //
 //   bytes      | count rows   | table         | q k            | largest score | softmax            | p v
 //   -----------+--------------+---------------+----------------+---------------+--------------------+--------------------
@@ -15,8 +17,9 @@
 //              |              |               |                |               | or first words of streams of values
 //   + counts   | streams of weights, where there is room for them apart: loads in flight from the start
 //
-// Exponentials reach into the first 1 KB of the scales of V (kOverTable), which begin after it; scales of K are where the
-// exponentials of the last head will be. Counts and exponentials of deeper rows than there is room for are in scratch.
+// Exponentials reach into the first 1 KB (kOverTable) of the row of the scales of V, so the scales of V begin after
+// this 1 KB. Scales of K are where the exponentials of the last head will be. If a row is too deep for shared memory,
+// its scores are in scratch.
 #include "kernels/cuda/attention/split/resident_lookup.cuh"
 #include "kernels/cuda/attention/split/resident_posted.cuh"
 #include "kernels/cuda/attention/split/resident_steps.cuh"
@@ -43,7 +46,8 @@ struct alignas(128) Shared {
 };
 using Sums = int32_t[kScoreHeads][kLookupDim + 1];
 
-// Exponentials reach into the place of the scales; sums fit after the scales of so many positions.
+// Exponentials reach kOverTable bytes into the region of the scales. The sums of p v fit after the scales of V if a
+// block has at most kMostBesideSums positions.
 constexpr int kOverTable = 1024;
 constexpr int kMostBesideSums = (kSplitLookupScaleBytes - kOverTable - static_cast<int>(sizeof(Sums))) / 4;
 struct LookupOffsets {
@@ -55,30 +59,32 @@ struct LookupOffsets {
 };
 static_assert(LookupOffsets::kTable == 1024 && LookupOffsets::kScales == 132096 && LookupOffsets::kCounts == 165888);
 static_assert(LookupOffsets::kCounts == kSplitLookupBytes);
-// Exponentials end where scales of V begin, and these before the counts.
+// Exponentials end before the scales of V begin, and the scales of V end before the counts begin.
 static_assert(LookupOffsets::kTable + kScoreHeads * (kSplitLookupPositions + kSplitResidentPad) * sizeof(float) <=
               LookupOffsets::kValueScales);
 static_assert(LookupOffsets::kValueScales + kSplitLookupPositions * sizeof(float) <= LookupOffsets::kCounts);
-// Operands of listed weights end where the sums begin.
+// The operands of listed weights end before the sums of p v begin.
 static_assert(LookupOffsets::kValueScales + sizeof(ListedStage) <= LookupOffsets::kSums);
-// Count rows take the places of the scales and of what follows.
+// Count rows may take the region of the scales and the thermometers' region after it.
 static_assert(kLookupCountBytes <= kSplitLookupScaleBytes + kSplitTableBytes);
 
-// Counts of a block's positions with a head, [heads][stride], or scores in scratch where there is no room for them.
+// Counts q k of a block's positions in shared memory, [heads][stride], 16 bits each. Unused if the scores are in
+// scratch.
 struct Counts {
   int16_t* at;
   int stride;
 };
 
-// The score of a count: BipolarProduct, over the root of the dimensions. What MakeScores finds the largest of is what
-// ExponentialsOf finds again.
+// Returns the score of a count: BipolarProduct times 1 / sqrt(head_dim). Computed twice with equal bits: MakeScores
+// needs the largest score, ExponentialsOf all of them.
 __device__ __forceinline__ float ScoreOf(const SplitArgs& args, float count, float q_scale, float k_scale) {
   return ((count * args.qk.gain) * (q_scale * k_scale)) * args.attention.inv_sqrt;
 }
 
-// Two counts of 16 bits as floats, without conversions: with the exponent of 2^23 the last bits of a float are an integer.
+// Converts two 16-bit counts to floats without conversion instructions: the last bits of a float with the exponent of
+// 2^23 are an integer.
 __device__ __forceinline__ float2 FloatsOf(uint32_t counts) {
-  constexpr uint32_t kExponent = 0x4b000000u;  // of 2^23
+  constexpr uint32_t kExponent = 0x4b000000u;  // exponent bits of 2^23
   constexpr float kOffset = 8388608.0f + 32768.0f;
   const uint32_t shifted = counts ^ 0x80008000u;
   return {BitsToFloat(__byte_perm(shifted, kExponent, 0x7610)) - kOffset,
@@ -93,7 +99,7 @@ __device__ __forceinline__ int DynamicSharedBytes() {
   return bytes;
 }
 
-// Which local positions the row sees: those from `first` on, `count` of them.
+// Tests whether the row sees a local position: positions `first` to first + count - 1.
 struct Seen {
   int first;
   int count;
@@ -102,18 +108,19 @@ struct Seen {
   }
 };
 
-// The largest of this lane's two heads.
+// The largest scores of this lane's two heads (LookupLane::Head() and the next).
 struct Largest {
   float of[2];
 };
 
-// The tiles of this warp.
+// Returns the number of tiles of 16 keys that this warp takes.
 __device__ __forceinline__ int LookupTiles(const Stripes& b) {
   constexpr int kStep = kResidentWarps * kLookupTile;
   return (b.count() - static_cast<int>(threadIdx.x >> 5) * kLookupTile + kStep - 1) / kStep;
 }
 
-// Counts of the stripe's keys, or where scores are in scratch, these.
+// Computes q k of the block's positions by look-ups: writes counts to `counts` in shared memory, or scores to `scores`
+// if they are in scratch. Returns the largest scores of this lane's two heads. Called by all threads.
 __device__ __forceinline__ Largest MakeScores(const SplitArgs& args, const Stripes& b, const Scores& scores,
                                               const Counts& counts, const Seen& seen, const LookupPlaces& places,
                                               const LookupRest& rest, const float* q_scales, LookupKeys& keys) {
@@ -129,10 +136,11 @@ __device__ __forceinline__ Largest MakeScores(const SplitArgs& args, const Strip
   uint32_t to = SharedAddress(counts.at + head * counts.stride + LookupLane::Key());
   uint32_t to_next = counts.stride * sizeof(int16_t);
   Seen own{seen.first - LookupLane::Key(), seen.count};
-  asm volatile("" : "+r"(to), "+r"(to_next), "+r"(own.first), "+r"(own.count));  // kept
+  asm volatile("" : "+r"(to), "+r"(to_next), "+r"(own.first), "+r"(own.count));  // keeps the values in registers
   int i = static_cast<int>(threadIdx.x >> 5) * kLookupTile;
-  int left = LookupTiles(b) - 1;  // tiles of the warp after this one
-  // A tile three ahead is prefetched into L2; the next one is loaded into the registers that were just used.
+  int left = LookupTiles(b) - 1;  // tiles of this warp after the current one
+  // The tile after the next two is prefetched into L2, and the next tile is loaded into registers as soon as they have
+  // been used.
   const auto step = [&] {
     const uint32_t last = keys.Advance(left);
     const uint32_t* from = keys.From();
@@ -180,16 +188,17 @@ __device__ __forceinline__ Largest MakeScores(const SplitArgs& args, const Strip
   return largest;
 }
 
-// The largest score of every head of the block's row (ShareMaxima). Warps that do not exchange fetch the scales of the
-// block's keys and values.
+// Finds the largest score of each head over the blocks of the row, as ShareMaxima<true> does. Meanwhile, warps that
+// exchange nothing copy the scales of the block's keys and values to shared memory; v_scales null: no copies. Called by
+// all threads; ends with a barrier.
 __device__ __forceinline__ void ShareLargest(const SplitArgs& args, const Stripes& b, Largest largest, float* k_scales,
                                              float* v_scales, Shared& s) {
   const KvView& kv = args.attention.kv;
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x >> 5);
-  // The offsets of the first ones are loaded before the barrier.
+  // The offsets of a thread's first kFirst copies are loaded before the barrier.
   constexpr int kFirst = 2;
-  const int threads = kThreads - b.heads.count * 32;  // that do not exchange
+  const int threads = kThreads - b.heads.count * 32;  // threads that exchange nothing
   const int first = (static_cast<int>(threadIdx.x) - b.heads.count * 32) * 4;
   const bool is_fetching = first >= 0 && v_scales != nullptr;
   int64_t at[kFirst];
@@ -221,8 +230,9 @@ __device__ __forceinline__ void ShareLargest(const SplitArgs& args, const Stripe
   __syncthreads();
 }
 
-// Exponentials of counts, of all heads, and the candidates of warps. Scales of keys are in the place of the last head's
-// exponentials: a thread reads those of its positions before it writes there.
+// Computes exponentials from the counts, for all heads, and returns the candidates of the warps. The scales of keys are
+// where the exponentials of the last head go: a thread reads those of its positions before it writes there. Called by
+// all threads.
 __device__ __forceinline__ WarpCandidates ExponentialsOf(const SplitArgs& args, const Stripes& b, const Counts& counts,
                                                          const Seen& seen, const float* q_scales, const float* v_scales,
                                                          float* exponentials, int stride, Shared& s) {
@@ -256,8 +266,9 @@ __device__ __forceinline__ WarpCandidates ExponentialsOf(const SplitArgs& args, 
   return {s.candidates[0], kResidentWarps, 1, kResidentWarps};
 }
 
-// p v of the stripe into `sums`. by_words: by first words, with weights of larger levels listed; where more are listed than
-// there is room for, as without. before_sums(): AddValues.
+// Adds p v of the block's positions to `sums`. by_words: multiplies by first words of streams, and adds listed weights;
+// if there are more weights to list than there is room for, it multiplies by whole thermometers as without by_words.
+// before_sums: see AddValues. Called by all threads.
 template <bool kDirect, bool kWords, typename BeforeSums>
 __device__ __forceinline__ void AddProducts(const SplitArgs& args, const Stripes& b, const Scores& scores, Shared& s,
                                             uint8_t* shared_memory, bool by_words, WeightStreams& streams,
@@ -290,7 +301,9 @@ __device__ __forceinline__ void AddProducts(const SplitArgs& args, const Stripes
   }
 }
 
-// kWords: p v by first words, where scores are in shared memory.
+// Grid: plan.blocks blocks of kThreads threads, one per SM and all on the GPU at once; FindStripes says which row,
+// heads and positions a block has. kDirect: ranks need no table (RanksBySum). kWords: p v by first words of streams
+// (resident_words.cuh) if the scores are in shared memory.
 template <bool kDirect, bool kWords>
 __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs args) {
   extern __shared__ __align__(256) uint8_t shared_memory[];
@@ -299,7 +312,7 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
   Stripes b;
   if (!FindStripes(args, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), &b)) return;
   const int tid = static_cast<int>(threadIdx.x);
-  // A row that is shallower than what the launch has room for leaves room for more.
+  // If the row is shallower than the launch provides for, shared memory has more room after the counts.
   const int positions = min(RoundUp(b.count(), kSplitResidentStep), args.resident_positions);
   const auto counts_bytes = static_cast<int>(SplitLookupCountBytes(positions));
   const bool by_words = kWords && b.count() <= positions && HasWordsMasks(args, b);
@@ -312,7 +325,8 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
   const Counts counts{reinterpret_cast<int16_t*>(behind), stride};
   uint8_t* const weights = behind + (apart ? counts_bytes : static_cast<int>(kSplitTableBytes));
   auto* const thermometers = reinterpret_cast<uint4*>(behind);
-  // Sums of p v: after the scales of V where there is room, else in the place of the levels of weights.
+  // Sums of p v are after the scales of V if there is room, else they replace the levels of weights once these are
+  // read.
   const bool sums_apart = positions <= kMostBesideSums;
   auto& sums = *reinterpret_cast<Sums*>(sums_apart ? shared_memory + LookupOffsets::kSums : table);
   const auto clear_sums = [&] {
@@ -344,7 +358,7 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
   if (apart) streams = StageStreams(args, b, weights);
   CommitCopies();
   const LookupPlaces places(SharedAddress(table));
-  WaitForCopies<1>();  // count rows
+  WaitForCopies<1>();  // count rows have arrived
   __syncthreads();
   FillCounts(scales, q, reinterpret_cast<uint32_t*>(table), s.tops);
   __syncthreads();
@@ -352,7 +366,7 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
       MakeScores(args, b, scores, counts, seen, places, LookupRest(s.tops), s.of_heads.q_scales, keys);
   ShareLargest(args, b, largest, scores.at + (kScoreHeads - 1) * stride, v_scales, s);
   if (is_posted) {
-    StartNext();  // not before: what the next kernel loads ahead would come before keys
+    StartNext();  // after the scores: earlier prefetches of the next kernel would delay this kernel's keys
     ClearPosted(args, b);
   }
   ValueGroups<kLookupDim> values(kv, b);
@@ -377,11 +391,11 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
         return by_words ? s.listed.Take(of.head, i, levels, ListedWeights::Most(b), s.listed_count) : levels;
       });
   if (!apart) streams = StagedStreams(args, b, weights);
-  WaitForAllCopies();  // streams
+  WaitForAllCopies();  // streams of weights have arrived
   __syncthreads();
   const auto before_sums = [&] {
     if (sums_apart) return;
-    __syncthreads();  // levels of weights are read
+    __syncthreads();  // the levels of weights have been read
     clear_sums();
     __syncthreads();
   };

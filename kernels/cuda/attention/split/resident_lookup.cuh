@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// q k by look-ups, of a block of the resident kernel and up to four query heads of 128 dimensions.
+// q k by table look-ups, for a block of the resident look-up kernel (resident_lookup.cu) and up to four query heads of
+// 128 dimensions.
 //
-// The table has a word for every dimension and code of a key: the signed counts of the four heads, a byte each. Words of
-// 32 neighbouring dimensions are next to each other, so lanes that look up in different ones of them, whatever the codes
-// are, find them in 32 different banks. A lane takes words of keys as they lie in the cache, of four neighbouring keys each:
-// eight lanes have the words of four keys, and lanes with the same words take their bytes in different orders. Byte MMAs
-// with ones of a head's byte add the counts up: a row of a tile is four lanes, a column one of two keys and a head.
+// The table has a word for every dimension and every code of a key: the signed counts of the four heads, a byte each.
+// Words of 32 neighbouring dimensions are next to each other, so lanes that look up 32 different dimensions use 32
+// different banks, whatever the codes are. A lane takes words of keys as they lie in the cache (four dimensions each),
+// of four neighbouring keys. Eight lanes have eight different words of the same four keys; the four lanes with one word
+// index but different keys take the bytes in different orders. Byte MMAs, whose operand B has ones at the byte of a
+// head, add the counts up: a row of a tile sums over four lanes, a column is one of two keys and a head.
 //
-// A byte does not hold 128, the count of two largest levels of the same sign under 128 cycles: 127 is in its place, and
-// what is missing is found in the keys' codes there, mostly one for each head.
+// A byte cannot hold 128, the count of two largest levels of equal sign under 128 cycles. The table has 127 in its
+// place, and LookupRest adds the missing 1 for keys that have the largest level in such a dimension, mostly one
+// dimension per head.
 #pragma once
 
 #include "kernels/cuda/attention/split/resident_pages.cuh"
@@ -18,32 +21,35 @@
 namespace stoch::cuda {
 
 inline constexpr int kLookupDim = 128;
-inline constexpr int kLookupWords = kLookupDim / 4;  // of a key
+inline constexpr int kLookupWords = kLookupDim / 4;  // words of codes of a key
 inline constexpr int kLookupLevels = 128;
 inline constexpr int kLookupCodes = 2 * kLookupLevels;
-inline constexpr int kLookupTile = kSplitLookupTile;  // keys of a warp at a time
+inline constexpr int kLookupTile = kSplitLookupTile;  // keys that a warp takes at a time
 inline constexpr int kLookupTableBytes = kLookupDim * kLookupCodes * 4;
-inline constexpr int kLookupColumns = 32;                         // of a part of the table
-inline constexpr int kLookupParts = kLookupDim / kLookupColumns;  // of the dimensions
+inline constexpr int kLookupColumns = 32;                         // dimensions of a part of the table
+inline constexpr int kLookupParts = kLookupDim / kLookupColumns;  // parts of the table, which divide the dimensions
 inline constexpr int kLookupPartWords = kLookupCodes * kLookupColumns;
-inline constexpr int kLookupCountBytes = kScoreHeads * kLookupDim * kLookupLevels;  // of count rows in flight
+inline constexpr int kLookupCountBytes = kScoreHeads * kLookupDim * kLookupLevels;  // bytes of the count rows in flight
 
-// Dimensions of the queries whose count with the same code is 128.
+// Lists, for each head, the dimensions whose count is 128 when key and query have equal codes: there the query has the
+// largest level.
 struct LookupTops {
-  static constexpr int kNegative = 0x80;  // with the dimension: the code is
+  // Flag in `at`, next to the dimension: the query's code is negative.
+  static constexpr int kNegative = 0x80;
   int count[kScoreHeads];
   uint8_t at[kScoreHeads][kLookupDim];
 };
 
-// A lane's part of a tile of keys: the words that it looks up and the scores that it makes.
+// A lane's part of a tile of 16 keys: the words that the lane looks up, and the scores that it computes.
 struct LookupLane {
   __device__ __forceinline__ static int Lane() { return static_cast<int>(threadIdx.x & 31); }
-  // Words Word(), Word() + 8, + 16 and + 24 of keys First() to First() + 3.
+  // The lane looks up words Word(), Word() + 8, Word() + 16 and Word() + 24 (four dimensions each) of keys First() to
+  // First() + 3 of the tile.
   __device__ __forceinline__ static int Half() { return Lane() >> 4; }
   __device__ __forceinline__ static int OfQuad() { return Lane() & 3; }
   __device__ __forceinline__ static int Word() { return Half() * 4 + OfQuad(); }
   __device__ __forceinline__ static int First() { return Lane() & 12; }
-  // The key whose scores it makes, of heads Head() and the next.
+  // The lane computes the scores of key Key() with query heads Head() and Head() + 1.
   __device__ __forceinline__ static int Key() { return First() + OfQuad() / 2 * 2 + Half(); }
   __device__ __forceinline__ static int Head() { return Lane() % 2 * 2; }
 };
@@ -52,12 +58,14 @@ __device__ __forceinline__ uint32_t WordOf(const uint4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-// Asks for the count rows of the queries. Unit of 16 bytes c of a row is in place c ^ (dimension % 8).
+// Issues asynchronous copies of the count rows of the queries to shared address `rows`, [head][dimension][level of a
+// key]. A count row is the row of counts8 for the query's level in a dimension. Against bank conflicts, 16-byte piece c
+// of a row is at place c ^ (dimension % 8). Called by all threads; the caller commits the copies and waits for them.
 __device__ __forceinline__ void CopyCountRows(const SplitArgs& args, const Stripes& b, const Queries& queries,
                                               uint32_t rows) {
   const int tid = static_cast<int>(threadIdx.x);
   constexpr int kUnits = kLookupLevels / 16;
-  constexpr int kStep = kSplitResidentThreads / kUnits;  // rows
+  constexpr int kStep = kSplitResidentThreads / kUnits;  // rows that the block copies at a time
   constexpr int kPerHead = kLookupDim / kStep;
   constexpr int kCount = kScoreHeads * kPerHead;
   const int first = tid / kUnits;
@@ -80,7 +88,7 @@ __device__ __forceinline__ void CopyCountRows(const SplitArgs& args, const Strip
   }
 }
 
-// Bytes i of four words as word i.
+// Transposes a 4 x 4 matrix of bytes: byte i of word k becomes byte k of word i.
 __device__ __forceinline__ void TransposeBytes(uint32_t (&w)[4]) {
   const uint32_t low01 = __byte_perm(w[0], w[1], 0x5140);
   const uint32_t low23 = __byte_perm(w[2], w[3], 0x5140);
@@ -92,13 +100,13 @@ __device__ __forceinline__ void TransposeBytes(uint32_t (&w)[4]) {
   w[3] = __byte_perm(high01, high23, 0x7632);
 }
 
-// Codes of every query that a lane makes parts of the table for: the bytes of dimensions that are lane more than multiples of
-// 32, of two parts.
+// The query codes that a lane needs to make its share of the table. A warp has kJobs jobs, each of which makes 16
+// levels of one part (32 dimensions) of the table; the lane makes the dimension at its own index in each part.
 class LookupQueries {
  public:
-  static constexpr int kUnits = kLookupLevels / 16;                     // of a count row
-  static constexpr int kJobs = kLookupParts * kUnits / kResidentWarps;  // of a warp
-  static constexpr int kPartStep = kResidentWarps / kUnits;             // between those
+  static constexpr int kUnits = kLookupLevels / 16;                     // pieces of 16 levels in a count row
+  static constexpr int kJobs = kLookupParts * kUnits / kResidentWarps;  // jobs of a warp
+  static constexpr int kPartStep = kResidentWarps / kUnits;             // parts between two jobs of a warp
   static_assert(kJobs == 2);
 
   __device__ __forceinline__ LookupQueries(const Stripes& b, const Queries& queries) {
@@ -111,12 +119,12 @@ class LookupQueries {
       }
     }
   }
-  // The codes of the head, in byte n that of job n.
+  // Returns the lane's codes of head h: byte n is the code for job n.
   __device__ __forceinline__ uint32_t Codes(int h) const {
     const uint32_t byte = LookupLane::Lane() & 3;
     return __byte_perm(words_[h][0], words_[h][1], byte | (4 + byte) << 4);
   }
-  // The part of job n.
+  // Returns the part of the table (32 dimensions) that this warp's job n makes.
   __device__ __forceinline__ static int Part(int n) {
     return static_cast<int>(threadIdx.x >> 5) / kUnits + n * kPartStep;
   }
@@ -125,7 +133,9 @@ class LookupQueries {
   uint32_t words_[kScoreHeads][kJobs];
 };
 
-// The table, [dimension / 32][code][dimension % 32], from the count rows.
+// Fills the table in shared memory, [dimension / 32][code of a key][dimension % 32] with a byte per head, from the
+// count rows, and lists counts of 128 in `tops`, whose count is 0 before. Called by all threads, between two barriers
+// of the caller.
 __device__ __forceinline__ void FillCounts(const uint8_t* rows, const LookupQueries& q, uint32_t* table,
                                            LookupTops& tops) {
   const int lane = static_cast<int>(threadIdx.x & 31);
@@ -152,7 +162,9 @@ __device__ __forceinline__ void FillCounts(const uint8_t* rows, const LookupQuer
     uint32_t* to = table + part * kLookupPartWords + unit * 16 * kLookupColumns + lane;
 #pragma unroll
     for (int x = 0; x < 4; ++x) {
-      uint32_t same[kScoreHeads];  // counts with positive codes
+      // Counts of four levels with a key's code that is positive (same) and negative (other); after the transposition
+      // word i has level i, a byte per head.
+      uint32_t same[kScoreHeads];
       uint32_t other[kScoreHeads];
 #pragma unroll
       for (int h = 0; h < kScoreHeads; ++h) {
@@ -173,7 +185,8 @@ __device__ __forceinline__ void FillCounts(const uint8_t* rows, const LookupQuer
   }
 }
 
-// In scales of keys, from the KV head's in page 0 on; a tile of keys begins at kLookupWords times that of its first.
+// Place of a tile of keys: the offset of its scales in k_scales from the KV head's first scale in page 0. The tile's
+// words of codes begin at kLookupWords times this offset.
 struct KeyPlace {
   __device__ static uint32_t Of(const KvView& kv, int32_t page, int slot) {
     return static_cast<uint32_t>(page) * (static_cast<uint32_t>(kv.num_kv_heads) << kv.page_shift) +
@@ -181,29 +194,31 @@ struct KeyPlace {
   }
 };
 
-// A warp's tile of keys, and the scale of the key whose scores this lane makes.
+// The keys that a warp works on, a tile at a time: the current tile's words and scale, and the places of the next
+// tiles.
 struct LookupKeys {
-  static constexpr int kAhead = 2;  // tiles that are prefetched into L2
+  static constexpr int kAhead = 2;  // tiles after the current one that are prefetched into L2
   TilePlaces<1, KeyPlace> places;
-  uint32_t ahead[kAhead];  // of those, the next tile's first
-  const uint32_t* head;    // the KV head's keys in page 0
-  const uint32_t* words;   // and what this lane reads of them, and of the scales
+  uint32_t ahead[kAhead];  // [kAhead] places of the next tiles, nearest first
+  const uint32_t* head;    // first word of the KV head's keys in page 0
+  // This lane's first word of the KV head's keys in page 0, and the scale of the key whose scores the lane computes.
+  const uint32_t* words;
   const float* scales;
   uint4 k[kLookupParts];
   float scale;
 
-  // For a warp whose first tile is at local position `i`.
+  // Starts at the warp's first tile, at local position `i`; loads nothing yet.
   __device__ __forceinline__ LookupKeys(const KvView& kv, const Stripes& b, int i)
       : places(kv, b, i, kResidentWarps * kLookupTile) {
     head = kv.k_words + kv.KWord(0, b.heads.kv_head, 0, 0);
     words = head + kv.KeyWord(LookupLane::Word()) + kv.KeySlot(LookupLane::First());
     scales = kv.k_scales + kv.Scale(0, b.heads.kv_head, 0) + LookupLane::Key();
-    // Kept, or they would be made again for every tile.
+    // Kept in registers; otherwise the compiler would compute the addresses again for every tile.
     asm volatile("" : "+l"(words), "+l"(scales));
     ahead[0] = places.Next();
   }
-  // Loads the first tile, and prefetches those after it into L2: all of `tiles`. Nothing past the end is loaded, where every warp of
-  // the row would want the same few lines at once.
+  // Loads the first tile, and prefetches the next kAhead tiles into L2 as far as the warp has so many; `tiles` is their
+  // number. Nothing past the end is loaded: every warp of the row would load the same few lines at once.
   __device__ __forceinline__ void Begin(int tiles) {
     const uint32_t* from = From();
 #pragma unroll
@@ -215,42 +230,45 @@ struct LookupKeys {
       if (i + 1 < tiles) Prefetch(ahead[i]);
     }
   }
-  // Where the next tile is.
+  // Returns the address of this lane's first word of the next tile.
   __device__ __forceinline__ const uint32_t* From() const { return words + Words(ahead[0]); }
-  // Prefetches one more into L2, if so many are left after this one.
+  // Returns the place of the tile after the kAhead next ones, and prefetches it into L2 if more than kAhead tiles are
+  // left.
   __device__ __forceinline__ uint32_t Advance(int left) {
     const uint32_t last = places.Next();
     if (left > kAhead) Prefetch(last);
     return last;
   }
-  // The next tile becomes this one; `last`: what Advance returned.
+  // Makes the next tile the current one. last: the place that Advance returned.
   __device__ __forceinline__ void Turn(uint32_t last) {
 #pragma unroll
     for (int i = 0; i + 1 < kAhead; ++i) ahead[i] = ahead[i + 1];
     ahead[kAhead - 1] = last;
   }
-  // volatile: the load is issued here, so that it is in flight before the next ones are needed.
+  // Loads part e of a tile. volatile: the load is issued here, so that it is in flight before its words are needed.
   __device__ __forceinline__ void Load(const uint32_t* from, int e) {
     asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(k[e].x), "=r"(k[e].y), "=r"(k[e].z), "=r"(k[e].w)
                  : "l"(from + e * 8 * KvView::kTileKey));
   }
   __device__ __forceinline__ void LoadScale() { scale = __ldcg(scales + ahead[0]); }
-  // Asks the L2 for the tile at `at`. One instruction of one lane: lines of a lane each would keep the path of loads busy
-  // for as many clocks.
+  // Prefetches the tile at place `at` into L2 by one instruction of one lane. A line for each lane would keep the load
+  // path busy for as many clocks.
   __device__ __forceinline__ void Prefetch(uint32_t at) const {
     PrefetchL2OfWarp<kLookupTile * kLookupWords * 4>(head + Words(at));
   }
 
  private:
-  // A place in words of keys.
+  // Converts the place of a tile to an offset in words of codes.
   __device__ __forceinline__ static uint64_t Words(uint32_t at) { return uint64_t{at} * kLookupWords; }
 };
 
-// Where a lane looks up: in turn j the column of byte j ^ (a quarter of First()) of its words, in the table's first part.
+// Shared addresses of a lane's look-ups in the first part of the table. In turn i the lane looks up byte j = i ^
+// (First() / 4) of its words: columns[i] is the address of code 0 in that byte's dimension, factors[i] is a dp4a
+// operand that turns a word of codes into the offset of byte j's code.
 struct LookupPlaces {
   uint32_t columns[4];
-  uint32_t factors[4];  // of the codes of a word
+  uint32_t factors[4];
 
   __device__ __forceinline__ explicit LookupPlaces(uint32_t table) {
 #pragma unroll
@@ -258,18 +276,20 @@ struct LookupPlaces {
       const int j = i ^ (LookupLane::First() / 4);
       columns[i] = table + (LookupLane::Word() * 4 + j) * 4;
       factors[i] = kLookupColumns * 4u << (8 * j);
-      asm volatile("" : "+r"(columns[i]), "+r"(factors[i]));  // kept
+      asm volatile("" : "+r"(columns[i]), "+r"(factors[i]));  // keeps the values in registers
     }
   }
 };
 
-// A tile of sums has the heads of two of four neighbouring keys in its columns: keys i and i + 2 for tile i.
+// This lane's column of a tile of LookupSums holds head Head() of key i (Pair() = 0) or key i + 2 (Pair() = 1) of
+// four neighbouring keys, in tile i.
 struct LookupColumn {
   __device__ __forceinline__ static int Head() { return LookupLane::Lane() / 4 % kScoreHeads; }
   __device__ __forceinline__ static int Pair() { return LookupLane::Lane() / 4 / kScoreHeads; }
 };
 
-// Ones of the byte of a head for the columns of the first of two keys, and of the second: pairs of registers.
+// Operands B of CountPart: `of[pair]` has a one at the byte of the column's head if the column is of that pair, else 0,
+// in two equal registers.
 struct LookupOnes {
   uint32_t of[2][2];
 
@@ -277,25 +297,28 @@ struct LookupOnes {
 #pragma unroll
     for (int pair = 0; pair < 2; ++pair) {
       of[pair][0] = LookupColumn::Pair() == pair ? 1u << (8 * LookupColumn::Head()) : 0;
-      // Or one register would be copied for every product.
+      // Made by a shuffle: with one register for both, the compiler would copy it for every MMA.
       of[pair][1] = __shfl_sync(0xffffffffu, of[pair][0], LookupLane::Lane());
     }
   }
 };
 
-// Counts of four neighbouring keys: a lane's are of LookupLane's heads and of keys OfQuad() / 2 * 2 and the next, of each
-// what is in elements 0 and 1 plus what is in 2 and 3, without what the lane half a warp apart has.
+// Accumulators of the counts of four neighbouring keys. In tile i a lane has key OfQuad() / 2 * 2 + i: the count with
+// head Head() + h is element h plus element h + 2, plus the sum of both in lane ^ 16, which has the other half of the
+// dimensions.
 using LookupSums = int32_t[2][4];
 
-// Counts that the table does not hold.
+// Adds the counts that the table cannot hold: 1 for every key with the largest level in a dimension of LookupTops, if
+// the signs are equal.
 class LookupRest {
  public:
-  // Behind the barrier of FillCounts.
+  // Requires: a barrier between FillCounts and this.
   __device__ __forceinline__ explicit LookupRest(const LookupTops& tops) : tops_(tops), first_(tops, 0) {
 #pragma unroll
     for (int h = 0; h < kScoreHeads; ++h) most_ = max(most_, tops.count[h]);
   }
-  // Counts of the keys `k` from 0 on: of all dimensions but the first of each head, whose codes AddPart finds.
+  // Zeroes `sums` and `codes`, then adds what the keys `k` lack in all listed dimensions except the first of each head.
+  // AddPart and End add the first one.
   __device__ __forceinline__ void Begin(const uint4 (&k)[kLookupParts], LookupSums& sums, int32_t (&codes)[4]) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) sums[0][i] = sums[1][i] = codes[i] = 0;
@@ -314,11 +337,13 @@ class LookupRest {
   __device__ __forceinline__ void End(const int32_t (&codes)[4], LookupSums& sums) const { first_.Add(codes, sums); }
 
  private:
-  // One dimension for each head. Its codes are products of the keys' with a one for its byte: two keys in the columns, the
-  // others in the rows of a tile.
+  // One listed dimension of each head. MMAs of the keys' words and a one at the dimension's byte extract the keys'
+  // codes: columns are pairs of keys and heads, the keys of a pair are in rows i and i + 8.
   struct Sought {
     uint32_t ones[kLookupParts][2];
-    int32_t code[2];  // of this lane's heads; none is kNone
+    // [2] code, as a signed byte, that is looked for in each of this lane's two heads; kNone if the head has no such
+    // dimension in this lane's words.
+    int32_t code[2];
     static constexpr int32_t kNone = 256;
 
     __device__ __forceinline__ Sought(const LookupTops& tops, int i) {
@@ -330,7 +355,7 @@ class LookupRest {
 #pragma unroll
         for (int pair = 0; pair < 2; ++pair) {
           ones[e][pair] = LookupColumn::Pair() == pair && dim >> 5 == e ? one : 0;
-          asm volatile("" : "+r"(ones[e][pair]));  // kept
+          asm volatile("" : "+r"(ones[e][pair]));  // keeps the ones in registers
         }
       }
 #pragma unroll
@@ -356,7 +381,8 @@ class LookupRest {
   int most_ = 0;
 };
 
-// Adds the counts of part e of the dimensions.
+// Adds the counts of part e (32 dimensions) of four neighbouring keys to `sums`, by look-ups. Called by all lanes of a
+// warp.
 template <int e>
 __device__ __forceinline__ void CountPart(const uint4& k, const LookupPlaces& places, const LookupOnes& ones,
                                           LookupSums& sums) {
@@ -371,9 +397,11 @@ __device__ __forceinline__ void CountPart(const uint4& k, const LookupPlaces& pl
   }
 }
 
-// The counts of LookupLane::Key() with heads Head() and the next.
+// Sets counts[h] to the count of key LookupLane::Key() with query head Head() + h, for h = 0 and 1. Called by all
+// lanes.
 __device__ __forceinline__ void TakeCounts(const LookupSums& sums, int32_t (&counts)[2]) {
-  // Lanes half a warp apart have halves of the words: each keeps one of its two keys, and gets the other lane's half of it.
+  // Lanes half a warp apart have different halves of the dimensions. Each lane keeps one of its two keys, and adds the
+  // other lane's counts of that key.
   const bool second = LookupLane::Half() != 0;
   int32_t both[2][2];
 #pragma unroll

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a warp of a resident block finds its keys and values, ahead of the loop that loads them.
+// How a warp of a resident block finds its keys and values: page numbers are read ahead of the loop that loads keys or
+// values.
 #pragma once
 
 #include "kernels/cuda/attention/split/parts.cuh"
@@ -8,19 +9,20 @@
 
 namespace stoch::cuda {
 
-// Whether thermometers of odd words of keys or values are made by shifts for byte j: four of sixteen codes in all, so that
-// neither shared memory nor the ALU is what everything waits for.
+// Whether thermometers of odd words of keys or values are made by shifts for byte j of the words: four of sixteen codes
+// in all, so that neither shared memory nor the ALU is the bottleneck.
 template <bool kDirect>
 constexpr bool IsShifted(int j) {
   return kDirect && j % 2 == 0;
 }
 
-// 0, which neither nvcc nor ptxas knows. Or-ing `x & OpaqueZero()` into the address of a load makes the load wait for x, and
-// keeps it after the load of x: otherwise ptxas issues both on one scoreboard, and whoever needs x waits for the later load.
+// Returns 0, without the compiler knowing it. Or-ing `x & OpaqueZero()` into the address of a load makes this load wait
+// for x, and so keeps it after the load of x. Otherwise ptxas issues both loads on one scoreboard, and whoever needs x
+// waits for the later load.
 template <int kHeadDim>
 __device__ __forceinline__ uint32_t OpaqueZero(const KvView& kv) {
   auto zero = static_cast<uint32_t>(kv.head_dim - kHeadDim);
-  asm volatile("" : "+r"(zero));  // stays in a register
+  asm volatile("" : "+r"(zero));  // hides the value from the compiler
   return zero;
 }
 
@@ -35,7 +37,7 @@ __device__ __forceinline__ void StoreSharedShort(uint32_t address, int32_t v) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(static_cast<int16_t>(v)) : "memory");
 }
 
-// Asks the L2 for `bytes` from `from` on, both multiples of 16. All lanes of a warp.
+// Prefetches `bytes` bytes from `from` on into L2, both multiples of 16. Called by all lanes of a warp.
 __device__ __forceinline__ void PrefetchL2(const void* from, int bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %2, 0;\n@p cp.async.bulk.prefetch.L2.global [%0], %1;\n}" ::"l"(from),
@@ -47,7 +49,8 @@ __device__ __forceinline__ void PrefetchL2(const void* from, int bytes) {
 #endif
 }
 
-// For an address that is equal in all lanes, which spares the compiler's loop over the lanes.
+// As PrefetchL2, for an address that is equal in all lanes, which spares the loop over the lanes that the compiler
+// would make.
 template <int kBytes>
 __device__ __forceinline__ void PrefetchL2OfWarp(const void* from) {
 #if __CUDA_ARCH__ >= 900
@@ -60,30 +63,32 @@ __device__ __forceinline__ void PrefetchL2OfWarp(const void* from) {
 #endif
 }
 
-// Where a warp's tiles are, in turn: kParts times 16 positions, each of which are in one page; tile n is at local position
-// first + n * step. Place::Of(kv, page, slot) is a part's place, whose first position is `slot` of the page.
+// The places in the cache of a warp's tiles, in turn. A tile has kParts times 16 positions; tile n begins at local
+// position first + n * step, and each part lies in one page. Place::Of(kv, page, slot) is the place of a part whose
+// first position is slot `slot` of the page.
 //
-// They are read 32 at a time and wait in the lanes of a register: a load a tile would share its scoreboard with loads of
-// keys and values, and whoever waits for the place would wait for those. So would a branch around such a load: loops run
-// over Left() tiles, and refill outside.
+// Places are read for 32 parts at a time, and wait in the lanes of one register. A load for each tile would share its
+// scoreboard with loads of keys and values, and whoever waits for the place would wait for those, too. A branch around
+// such a load would have the same effect, so loops run over Left() tiles and call Refill outside.
 template <int kParts, typename Place>
 class TilePlaces {
  public:
   __device__ __forceinline__ TilePlaces(const KvView& kv, const Stripes& b, int first, int step)
       : first_(first), step_(step), places_(Fetch(kv, b)) {}
-  // Calls of Next until the next Refill.
+  // Returns how often Next may be called before the next Refill.
   __device__ __forceinline__ int Left() const { return kTiles - taken_; }
-  // That of the next tile, for lanes 0 to 15 of its first part and lanes 16 to 31 of its last. All lanes of the warp.
+  // Returns the place of the next tile: in lanes 0 to 15 the place of its first part, in lanes 16 to 31 the place of
+  // its last part. Called by all lanes of a warp.
   __device__ __forceinline__ uint32_t Next() {
     const int part = kParts == 1 ? 0 : static_cast<int>(threadIdx.x >> 4 & 1);
     return __shfl_sync(0xffffffffu, places_, taken_++ * kParts + part);
   }
-  // Where none is left. All lanes of the warp.
+  // Reads the next places if none is left. Called by all lanes of a warp.
   __device__ __forceinline__ void Refill(const KvView& kv, const Stripes& b) {
     if (Left() > 0) return;
     first_ += kTiles * step_;
     taken_ = 0;
-    // Waited for here, by a shuffle that changes nothing.
+    // A shuffle that changes nothing makes the warp wait for the load here.
     places_ = __shfl_sync(0xffffffffu, Fetch(kv, b), static_cast<int>(threadIdx.x & 31));
   }
 

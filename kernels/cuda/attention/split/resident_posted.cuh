@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The row of a pass of one that the previous kernel posts word by word: resident blocks take their queries from the words,
-// and the one that owns the row's position appends it to the cache. So no kernel that does it for all lies between.
+// The row of a pass of one row, which the previous kernel posts word by word: resident blocks take their queries from
+// the words, and the block that owns the row's position appends its key and value to the cache. So no kernel that
+// quantizes and appends for all blocks runs in between.
 #pragma once
 
 #include "kernels/cuda/attention/append.cuh"
@@ -11,15 +12,17 @@
 
 namespace stoch::cuda {
 
-// Codes of the block's queries, [heads][kHeadDim], and their scales, both in shared memory; the row's key and value in the
-// cache. The caller puts a barrier after it. Requires: args.posted.q.
+// Receives, rotates and quantizes the block's queries: codes to `codes`, [heads][kHeadDim], and scales to `scales`,
+// [heads], both in shared memory. The block that owns the row's position also writes the row's key and value to the
+// cache. A warp per head; called by all threads, and the caller puts a barrier after it. Requires: args.posted.q is not
+// null.
 template <int kHeadDim>
 __device__ __forceinline__ void QuantizePosted(const SplitArgs& args, const Stripes& b, uint8_t* codes, float* scales) {
   constexpr int kHalf = kHeadDim / 2;
   const AttentionArgs& a = args.attention;
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x >> 5);
-  static_assert(kResidentWarps >= kValueHeads + 2);  // queries, the key and the value
+  static_assert(kResidentWarps >= kValueHeads + 2);  // a warp for each query head, for the key and for the value
   const int position = b.row.length - 1;
   const bool owns = (position & (kSplitUnit - 1)) >> b.shift == b.rank;
   if (warp >= b.heads.count + (owns ? 2 : 0)) return;
@@ -49,8 +52,8 @@ __device__ __forceinline__ void QuantizePosted(const SplitArgs& args, const Stri
              [&](int /*dim*/, float value) { return SignMagnitude(BipolarLevel(value, scale, q_max)); });
 }
 
-// The block's queries, once the previous kernel has ended: as that one left them, or as it posts them, then with codes at
-// `codes` and scales at `scales`, both in shared memory.
+// Returns the block's quantized queries after the previous kernel has ended: in memory as that kernel left them, or, if
+// it posts them, with codes at `codes` and scales at `scales` in shared memory. Called by all threads.
 template <int kHeadDim>
 __device__ __forceinline__ Queries TakeQueries(const SplitArgs& args, const Stripes& b, void* codes,
                                                float (&scales)[kValueHeads]) {
@@ -68,7 +71,8 @@ __device__ __forceinline__ Queries TakeQueries(const SplitArgs& args, const Stri
   return {static_cast<const uint32_t*>(codes), scales};
 }
 
-// Clears what the kernel is to clear of posted rows. All blocks of the row, after WaitForPrevious.
+// Zeroes the words that this kernel has to clear for later rows (posted.out.clear). Called by all blocks of the row
+// after WaitForPrevious.
 __device__ __forceinline__ void ClearPosted(const SplitArgs& args, const Stripes& b) {
   ClearRow(args.posted.out, b.item, b.ranks * args.attention.kv.num_kv_heads * args.head_blocks);
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The softmax of resident blocks: from the scores of a stripe to levels of its weights, and what the blocks of a row
-// hand to each other for it.
+// The softmax of resident blocks: from the scores of a block's positions (Stripes) to the levels of their weights, and
+// the words that the blocks of a row exchange for it.
 //
-// The scale of the levels needs the largest weight (e / total) v, of an exponential e and the scale v of a value. The
-// pair (e, v) with the largest product e v has it, so blocks find that pair while they make the exponentials, and hand
-// it over together with the lane sums. If another pair has nearly the same product, roundings decide which weight is
-// larger: only then all weights are computed for their maximum, which takes an exchange of its own (LargestWeights).
+// A weight is (e / total) * v, with an exponential e and the scale v of a value. The scale of the levels needs the
+// largest weight, and the pair (e, v) with the largest product e * v has it. So blocks find that pair while they
+// compute exponentials, and exchange it together with the lane sums. If another pair has nearly the same product,
+// rounding decides which weight is larger. Only then all weights are computed for their maximum, which takes one more
+// exchange (LargestWeights).
 #pragma once
 
 #include "kernels/cuda/attention/split/parts.cuh"
@@ -17,17 +18,19 @@
 
 namespace stoch::cuda {
 
-// Numbers of a block's heads.
+// Numbers of a block's heads, in shared memory.
 struct ResidentNumbers {
-  uint64_t of_warps[kResidentWarps];  // ordered words, or candidates; then those of heads
-  float largest[kValueHeads];         // score, then weight
+  // One word per warp: an OrderedWord or a Candidate; later one Candidate per head.
+  uint64_t of_warps[kResidentWarps];
+  float largest[kValueHeads];  // [heads] the largest score, later the largest weight
   float totals[kValueHeads];
   float q_scales[kValueHeads];
 };
 
-// The larger of the words of warp h's lanes, which are of head h, over lanes and, through `words`, [items][kValueHeads],
-// over blocks, into largest[h]. kFirst: what this block wrote before its last barrier is visible to the others of the row
-// after their next one.
+// Reduces `word` (OrderedWord) over the lanes of warp h, which works on head h, and over the blocks of the row, and
+// writes the maximum as a float to largest[h]. words: [items][kValueHeads], 0 before; the blocks exchange through them.
+// Called by warps 0 to heads.count - 1. kFirst: the exchange is a release/acquire, so that everything this block wrote
+// before its last barrier is visible to the other blocks of the row after their next barrier.
 template <bool kFirst>
 __device__ __forceinline__ void ExchangeMaximum(const Stripes& b, uint32_t word, uint32_t* words,
                                                 float (&largest)[kValueHeads]) {
@@ -47,9 +50,9 @@ __device__ __forceinline__ void ExchangeMaximum(const Stripes& b, uint32_t word,
   if (lane == 0) largest[warp] = FromOrderedWord(word);
 }
 
-// The larger of a head's numbers over threads and, through `words`, [items][kValueHeads], over blocks, into `largest`.
-// kFirst: what this block wrote before is visible to the others of the row after this, and theirs to it.
-// Contains barriers of the block, the last thing in it.
+// Reduces `most` over the threads of each head (`of`) and over the blocks of the row, and writes the maxima to
+// `largest`. words: as in ExchangeMaximum. kFirst: everything that the blocks of the row wrote before is visible to all
+// of them after it. Called by all threads; ends with a barrier.
 template <bool kFirst>
 __device__ __forceinline__ void ShareMaxima(const Stripes& b, const HeadWarps& of, float most, uint32_t* words,
                                             uint64_t (&of_warps)[kResidentWarps], float (&largest)[kValueHeads]) {
@@ -58,27 +61,27 @@ __device__ __forceinline__ void ShareMaxima(const Stripes& b, const HeadWarps& o
   uint32_t word = __reduce_max_sync(0xffffffffu, OrderedWord(most));
   if (lane == 0) of_warps[warp] = word;
   __syncthreads();
-  if (warp < b.heads.count) {  // of.head is warp
+  if (warp < b.heads.count) {  // these warps have of.head == warp
     word = lane < of.warps ? static_cast<uint32_t>(of_warps[warp + lane * (kResidentWarps / of.warps)]) : 0;
     ExchangeMaximum<kFirst>(b, word, words, largest);
   }
   __syncthreads();
 }
 
-// The pair with the largest product, and how close other pairs come to it.
+// The pair (e, v) with the largest product of those that were added, and how close other pairs come to it.
 struct Candidate {
-  // A smaller e counts as this one, whose quotient by any total up to 2^31 is a normal number. That is enough: a weight
-  // does not shrink where e grows.
+  // A smaller e counts as kLeastE, whose quotient by any total up to 2^31 is a normal number. This is enough, because a
+  // weight does not shrink as e grows.
   static constexpr float kLeastE = 0x1p-60f;
-  static constexpr float kLeastProduct = 0x1p-60f;  // of a pair whose weight is a normal number
-  // A product below kNearly times another belongs to the smaller weight: a weight is two roundings away from the exact
-  // product over the total, a computed product one, and kNearly one more, in all less than 8 * 2^-24.
+  static constexpr float kLeastProduct = 0x1p-60f;  // least product whose weight is surely a normal number
+  // A product below kNearly times another product belongs to the smaller weight: a weight is two roundings away from
+  // the exact product over the total, a computed product is one, and kNearly is one more, in all less than 8 * 2^-24.
   static constexpr float kNearly = 1.0f - 0x1p-20f;
 
   float e = 0.0f;
   float v = 1.0f;
   float product = 0.0f;
-  float second = 0.0f;  // the largest product of other pairs; a word keeps whether it is nearly `product`
+  float second = 0.0f;  // the largest product of other pairs; Word() keeps only whether it is nearly `product`
 
   Candidate() = default;
   __device__ __forceinline__ explicit Candidate(uint64_t word)
@@ -86,17 +89,18 @@ struct Candidate {
     product = Product(e, v);
     second = (word >> 63) != 0 ? product : 0.0f;
   }
-  // As a word that is not 0.
+  // Returns the candidate as a word that is not 0, for an exchange.
   __device__ __forceinline__ uint64_t Word() const {
-    const uint32_t is_near = second >= product * kNearly ? 0x80000000u : 0u;  // in the place of the sign of v
+    // flag in the sign bit of v, which is not negative
+    const uint32_t is_near = second >= product * kNearly ? 0x80000000u : 0u;
     return static_cast<uint64_t>(FloatToBits(v) | is_near) << 32 | FloatToBits(e);
   }
-  // Whether it is open which pair has the largest weight.
+  // Whether a candidate leaves it open which pair has the largest weight, so that all weights must be computed.
   __device__ __forceinline__ static bool IsOpen(uint64_t word) {
     const Candidate at(word);
     return at.second > 0.0f || !(at.e >= kLeastE && at.product >= kLeastProduct);
   }
-  // 0 for e = 0, whatever v is: positions that are not seen.
+  // Returns e * v, and 0 for e = 0, whatever v is: e is 0 for positions that the row does not see.
   __device__ __forceinline__ static float Product(float e, float v) { return e > 0.0f ? fmaxf(e, kLeastE) * v : 0.0f; }
 
   __device__ __forceinline__ void Add(float other_e, float other_v) {
@@ -107,7 +111,7 @@ struct Candidate {
     v = is_larger ? other_v : v;
     product = fmaxf(product, other);
   }
-  // That of all lanes, to all of them.
+  // Combines the candidates of all lanes of a warp; every lane gets the result.
   __device__ __forceinline__ void OverLanes() {
     constexpr uint32_t kAll = 0xffffffffu;
     const uint32_t largest = __reduce_max_sync(kAll, FloatToBits(product));
@@ -122,14 +126,15 @@ struct Candidate {
   }
 };
 
-// Words of args.flags, of largest weights, [items][kValueHeads]; and of candidates of the block's row and heads,
-// [heads][ranks].
+// Words of args.flags, 0 between kernels, through which blocks exchange the largest weights: [items][kValueHeads]
+// (WeightWords), and the candidates of one row and its heads: [heads][ranks] (CandidateWords).
 __device__ __forceinline__ uint32_t* WeightWords(const SplitArgs& args) { return args.flags + gridDim.x * kValueHeads; }
 __device__ __forceinline__ uint64_t* CandidateWords(const SplitArgs& args, const Stripes& b) {
   return reinterpret_cast<uint64_t*>(args.flags + 2 * gridDim.x * kValueHeads) + (b.item - b.rank) * kValueHeads;
 }
 
-// Words of the candidates of a block's warps: of a head, `warps` from words + head * head_step on, warp_step apart.
+// Shared memory in which the block's warps have left their candidates (Candidate::Word): a head has `warps` of them,
+// from words + head * head_step on, warp_step words apart.
 struct WarpCandidates {
   const uint64_t* words;
   int head_step;
@@ -137,8 +142,8 @@ struct WarpCandidates {
   int warps;
 };
 
-// The candidate of a head over the block's warps and the blocks of the row, into s.of_warps[head], by one warp. Returns
-// whether it is open.
+// Combines the candidates of a head over the block's warps and over the blocks of the row, and writes the result to
+// s.of_warps[head]. Returns Candidate::IsOpen of the result. Called by all lanes of one warp.
 __device__ __forceinline__ bool ShareCandidate(const SplitArgs& args, const Stripes& b, const WarpCandidates& of_warps,
                                                int head, ResidentNumbers& s) {
   const int lane = static_cast<int>(threadIdx.x & 31);
@@ -156,7 +161,8 @@ __device__ __forceinline__ bool ShareCandidate(const SplitArgs& args, const Stri
   return Candidate::IsOpen(word);
 }
 
-// The sums of the stripe's lanes to every block of the row.
+// Adds up the block's exponentials by lane of the sum (position mod kRowLanes), and posts these sums for every block of
+// the row to `sums`, [heads][kRowLanes]. Called by all threads.
 __device__ __forceinline__ void PostLaneSums(const Stripes& b, const Scores& scores, uint32_t* sums) {
 #pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < b.heads.count << b.shift; i += kSplitResidentThreads) {
@@ -166,12 +172,13 @@ __device__ __forceinline__ void PostLaneSums(const Stripes& b, const Scores& sco
     const int units = b.row.units();
     float sum = 0.0f;
 #pragma unroll 8
-    for (int u = 0; u < units; ++u) sum = sum + e[u << b.shift];  // 0 where there is no position
+    for (int u = 0; u < units; ++u) sum = sum + e[u << b.shift];  // a missing position has an exponential of 0
     Post(sums + head * kRowLanes + (b.rank << b.shift) + of_stripe, SumWord(sum));
   }
 }
 
-// The total of a head's lane sums, in lane 0. All lanes of a warp.
+// Waits for the kRowLanes lane sums of a head and returns their total in lane 0, folded as kernels/math/reduce.h says.
+// Called by all lanes of a warp.
 __device__ __forceinline__ float ReceiveTotal(const uint32_t* sums) {
   const int lane = static_cast<int>(threadIdx.x & 31);
   float value[kRowLanes / 32];
@@ -191,7 +198,8 @@ __device__ __forceinline__ float ReceiveTotal(const uint32_t* sums) {
   return total;
 }
 
-// Exponentials in the place of scores, and the candidates of warps. Requires: s.largest of the scores.
+// Replaces scores by exponentials, and returns the candidates of the block's warps. Requires: s.largest has the largest
+// scores. Called by all threads.
 __device__ __forceinline__ WarpCandidates Exponentials(const SplitArgs& args, const Stripes& b, const Scores& scores,
                                                        const HeadWarps& of, const float* v_scales, ResidentNumbers& s) {
   const KvView& kv = args.attention.kv;
@@ -218,9 +226,10 @@ __device__ __forceinline__ WarpCandidates Exponentials(const SplitArgs& args, co
   return {s.of_warps, 1, kResidentWarps / of.warps, of.warps};
 }
 
-// Totals and candidates over the blocks of the row. Returns whether any head's candidate is open, the same in all of these
-// blocks. waiting(first, end): called by the threads that have nothing to receive. Contains barriers of the block, the
-// first and the last thing in it.
+// Exchanges lane sums and candidates with the blocks of the row: s.totals gets the total of each head, s.of_warps the
+// candidate of each head. Returns whether any head's candidate is open, with an equal answer in all blocks of the row.
+// waiting(first, end): called meanwhile by threads [first, end), which have nothing to receive. Called by all threads;
+// begins and ends with a barrier.
 template <typename Waiting>
 __device__ __forceinline__ bool ShareTotals(const SplitArgs& args, const Stripes& b, const Scores& scores,
                                             const WarpCandidates& of_warps, ResidentNumbers& s,
@@ -230,7 +239,7 @@ __device__ __forceinline__ bool ShareTotals(const SplitArgs& args, const Stripes
   __syncthreads();
   auto* sums = reinterpret_cast<uint32_t*>(args.scratch.lane_sums) + HeadIndex(args, b.row, b.heads.first) * kRowLanes;
   PostLaneSums(b, scores, sums);
-  // Totals by the first warps and candidates by the last, side by side.
+  // The first warps receive totals while the last warps exchange candidates.
   const int head = kResidentWarps - 1 - warp;
   static_assert(kResidentWarps >= 2 * kValueHeads);
   bool is_open = false;
@@ -248,7 +257,8 @@ __device__ __forceinline__ bool ShareTotals(const SplitArgs& args, const Stripes
   return __syncthreads_or(is_open ? 1 : 0) != 0;
 }
 
-// The largest weights by computing all of them. Contains barriers of the block, the last thing in it.
+// Computes all weights and writes the largest one of each head, over the blocks of the row, to s.largest. Called by all
+// threads; ends with a barrier.
 __device__ __forceinline__ void LargestWeights(const SplitArgs& args, const Stripes& b, const Scores& scores,
                                                const HeadWarps& of, const float* v_scales, ResidentNumbers& s) {
   const KvView& kv = args.attention.kv;
@@ -267,15 +277,16 @@ __device__ __forceinline__ void LargestWeights(const SplitArgs& args, const Stri
   ShareMaxima<false>(b, of, most, WeightWords(args), s.of_warps, s.largest);
 }
 
-// Levels of weights e / total * v of a head, without divisions.
+// Computes the levels of the weights e / total * v of a head without divisions (Divisor).
 class WeightLevels {
  public:
   __device__ __forceinline__ WeightLevels(float total, float scale, int q_max)
       : total_(total), scale_(scale), q_max_(static_cast<float>(q_max)), nearly_half_(scale * 0.4f) {}
-  // Whether Of may be called.
+  // Whether the total and the scale allow Of to be called.
   __device__ __forceinline__ bool IsExact() const { return total_.IsExact() && scale_.IsExact(); }
-  // Those of four weights, a byte each; false where they may be others: a smaller e than divisors take, which counts as 0,
-  // has a weight all the same. Positions that are not seen have e = 0, whatever v is.
+  // Writes the levels of four weights to *levels, a byte each. Returns false if a level may be wrong: an e below
+  // Divisor::kLeast counts as 0, although its weight may be large enough for another level. Positions that the row does
+  // not see have e = 0, whatever v is.
   __device__ __forceinline__ bool Of(const float4& e, const float4& v, uint32_t* levels) const {
     bool is_sure = true;
     const uint32_t low = __byte_perm(Level(e.x, v.x, &is_sure), Level(e.y, v.y, &is_sure), 0x0040);
@@ -285,9 +296,9 @@ class WeightLevels {
   }
 
  private:
-  // In the last byte. Adding kShift rounds to an integer, as Rint does.
+  // Returns the level in the lowest byte. Adding kShift rounds to an integer as Rint does.
   __device__ __forceinline__ uint32_t Level(float e, float v, bool* is_sure) const {
-    constexpr float kShift = 8388608.0f;  // 2^23
+    constexpr float kShift = 8388608.0f;  // 2^23, from where on a float is an integer
     const float weight = total_.Quotient(e) * v;
     const bool is_none = e < Divisor::kLeast;
     if (is_none && weight > nearly_half_) *is_sure = false;
@@ -300,9 +311,10 @@ class WeightLevels {
   float nearly_half_;
 };
 
-// The levels of four weights, a byte each, in the place of the first exponential, as take(i, levels) returns them of local
-// positions i to i + 3. Largest weights, unless LargestWeights found them, are those of the candidates; s.largest has them
-// after the next barrier.
+// Quantizes the weights of the block's positions: replaces the first of every four exponentials by a word of their
+// levels, a byte each, as take(i, levels) returns it for local positions i to i + 3. The largest weights are s.largest
+// if is_open (LargestWeights found them). Otherwise they come from the candidates, and s.largest has them after the
+// next barrier. Called by all threads.
 template <typename Take>
 __device__ __forceinline__ void QuantizeStripe(const SplitArgs& args, const Stripes& b, const Scores& scores,
                                                const HeadWarps& of, const float* v_scales, bool is_open,
@@ -334,8 +346,9 @@ __device__ __forceinline__ void QuantizeStripe(const SplitArgs& args, const Stri
   });
 }
 
-// Levels of weights in the place of exponentials, which exponentials() makes. waiting: of ShareTotals; take: of QuantizeStripe.
-// A barrier is to follow.
+// Turns the scores of a block into the levels of its weights. exponentials(): replaces scores by exponentials and
+// returns the candidates of the warps; waiting: see ShareTotals; take: see QuantizeStripe. Called by all threads; the
+// caller puts a barrier after it.
 template <typename MakeExponentials, typename Waiting, typename Take>
 __device__ __forceinline__ void Softmax(const SplitArgs& args, const Stripes& b, const Scores& scores,
                                         const HeadWarps& of, const float* v_scales, ResidentNumbers& s,
@@ -343,13 +356,13 @@ __device__ __forceinline__ void Softmax(const SplitArgs& args, const Stripes& b,
                                         const Take& take) {
   const auto run = [&] {
     const bool is_open = ShareTotals(args, b, scores, exponentials(), s, waiting);
-    // Every block of the row has seen the largest scores.
+    // Every block of the row has read the exchanged largest scores, so their words can be 0 again.
     if (static_cast<int>(threadIdx.x) < b.heads.count) args.flags[b.item * kValueHeads + threadIdx.x] = 0;
     if (is_open) LargestWeights(args, b, scores, of, v_scales, s);
     QuantizeStripe(args, b, scores, of, v_scales, is_open, s, take);
   };
   if (scores.in_shared) {
-    // Loads from shared memory are then compiled as such.
+    // Tells the compiler to load from shared memory instead of generic addresses.
     __builtin_assume(__isShared(scores.at));
     __builtin_assume(__isShared(v_scales));
     run();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps of resident kernels besides the softmax (resident_softmax.cuh): loads that they issue in
-// front of their scores, the output, and words of the exchange that they set to 0.
+// Steps of resident kernels besides the softmax (resident_softmax.cuh): prefetches and copies that are issued before
+// the scores, the output, and zeroing of words through which blocks exchange.
 #pragma once
 
 #include "kernels/cuda/attention/split/resident_softmax.cuh"
@@ -10,9 +10,10 @@
 
 namespace stoch::cuda {
 
-inline constexpr int kResidentPrefetched = 512;  // positions of a block that are prefetched before the queries arrive
+// Positions of a block that are prefetched into L2 before the queries arrive.
+inline constexpr int kResidentPrefetched = 512;
 
-// Where the scores of a block are whose row is deeper than its shared memory.
+// Returns where a block keeps its scores in scratch if its row is too deep for shared memory.
 __device__ __forceinline__ Scores ScratchScores(const SplitArgs& args, const Stripes& b) {
   const int stride = static_cast<int>(args.scratch.stride / b.ranks);
   return {args.scratch.scores + HeadIndex(args, b.row, b.heads.first) * args.scratch.stride +
@@ -20,7 +21,8 @@ __device__ __forceinline__ Scores ScratchScores(const SplitArgs& args, const Str
           stride, false};
 }
 
-// The sums of all blocks of the row: every block makes its part of the output.
+// Exchanges sums of p v between the blocks of the row, so that each block adds up one slice of the output over all
+// blocks, and writes it. largest: [heads] the largest weights. Called by all threads after a barrier.
 template <int kHeadDim, int kMaxHeads>
 __device__ __forceinline__ void WriteOutput(const SplitArgs& args, const Stripes& b, const float* largest,
                                             int32_t (&sums)[kMaxHeads][kHeadDim + 1]) {
@@ -29,7 +31,8 @@ __device__ __forceinline__ void WriteOutput(const SplitArgs& args, const Stripes
   const int all = b.heads.count * kHeadDim;
   const int slice = all / b.ranks;
   if (b.ranks > 1) {
-    const int block = args.block_heads * kHeadDim;  // the last block of a KV head's heads may have fewer
+    // Words of one block. A KV head's last block has as many, though it may have fewer heads.
+    const int block = args.block_heads * kHeadDim;
     auto* words = reinterpret_cast<uint32_t*>(args.scratch.sums) + (b.item - b.rank) * block;
     for (int i = tid; i < all; i += kSplitResidentThreads) {
       if (i / slice != b.rank) Post(words + b.rank * block + i, CountWord(sums[i / kHeadDim][i % kHeadDim]));
@@ -52,8 +55,8 @@ __device__ __forceinline__ void WriteOutput(const SplitArgs& args, const Stripes
   }
 }
 
-// Asks for keys, values and scales of the row's first positions, which are memory's business and not the queries'. A warp
-// takes a page.
+// Prefetches keys, values and scales of the row's first positions into L2, for which no queries are needed. A warp
+// takes a page at a time.
 __device__ __forceinline__ void Prefetch(const KvView& kv, const Stripes& b) {
   const int begin = b.row.first_unit() * kSplitUnit >> kv.page_shift;
   const int end =
@@ -70,13 +73,16 @@ __device__ __forceinline__ void Prefetch(const KvView& kv, const Stripes& b) {
   }
 }
 
-// Streams of weights under the masks of the block's positions at `memory`, where they fit.
+// Returns the place of the weights' streams under the masks of the block's positions at `memory` (shared), or none
+// (masks = 0) if they do not fit.
 __device__ __forceinline__ WeightStreams StagedStreams(const SplitArgs& args, const Stripes& b, const void* memory) {
   const int masks = min(args.av.masks, b.stripe());
   if (masks > args.resident_masks) return {};
   return {SharedAddress(memory), masks};
 }
-// Asks for them. By `threads` threads, this one the `thread`th.
+// Issues asynchronous copies of the streams of weights to their place at `memory`, and returns the place
+// (StagedStreams). Called by `threads` threads, this one being number `thread`; the caller commits the copies and waits
+// for them.
 __device__ __forceinline__ WeightStreams StageStreams(const SplitArgs& args, const Stripes& b, void* memory,
                                                       int thread = static_cast<int>(threadIdx.x),
                                                       int threads = kSplitResidentThreads) {
@@ -87,7 +93,7 @@ __device__ __forceinline__ WeightStreams StageStreams(const SplitArgs& args, con
 #pragma unroll 4
   for (int i = thread; i < count; i += threads) {
     const int to = i ^ static_cast<int>(WeightStreams::Turn(i >> shift, args.av.levels));
-    const bool have = (i & (args.av.levels - 1)) != 0;  // a level with ones
+    const bool have = (i & (args.av.levels - 1)) != 0;  // level 0 has no ones: its stream is zero-filled
     if (args.av.stream_words == 4) {
       CopyAsync16(streams.at + to * 16, args.av.streams + static_cast<int64_t>(first + i) * 4, have);
     } else {
@@ -98,7 +104,8 @@ __device__ __forceinline__ WeightStreams StageStreams(const SplitArgs& args, con
   return streams;
 }
 
-// Clears words that this block will post.
+// Zeroes the words of scratch in which this block will post its lane sums and its sums of p v. The exchange of the
+// largest scores makes the zeros visible to the other blocks of the row (kFirst).
 __device__ __forceinline__ void ClearWords(const SplitArgs& args, const Stripes& b) {
   const int tid = static_cast<int>(threadIdx.x);
   float* sums = args.scratch.lane_sums + HeadIndex(args, b.row, b.heads.first) * kRowLanes + (b.rank << b.shift);
@@ -110,8 +117,8 @@ __device__ __forceinline__ void ClearWords(const SplitArgs& args, const Stripes&
   for (int i = tid; i < b.heads.count * head_dim; i += kSplitResidentThreads) counts[i] = 0;
 }
 
-// Clears words that this block posted in args.flags after its scores: every block of the row has sent its sums of p v, so it has
-// read them.
+// Zeroes the words of args.flags in which this block posted its candidates and largest weights. Every block of the row
+// has read them, since it has sent its sums of p v.
 __device__ __forceinline__ void ClearWeightWords(const SplitArgs& args, const Stripes& b) {
   const int tid = static_cast<int>(threadIdx.x);
   if (tid >= b.heads.count) return;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // p v of a block of the resident kernels, on binary tensor cores.
 //
-// Nothing in the loop waits for a load that was just issued: values are loaded a group ahead, as soon as those of this group
-// are there, and streams of weights while this group is added up. Loads share few scoreboards, so that a load in a branch, or a
-// page looked up on the way, would make every warp wait for the values that follow.
+// No instruction in the loop waits for a load that was just issued: values are loaded one group of 16 positions ahead,
+// as soon as the values of the current group have arrived, and streams of weights while the current group is
+// multiplied. Loads share few scoreboards, so a load in a branch, or a look-up of a page on the way, would make every
+// warp wait for the values that are loaded after it.
 #pragma once
 
 #include <type_traits>
@@ -12,18 +13,20 @@
 
 namespace stoch::cuda {
 
-// Streams of weights that a block keeps in shared memory, [mask][level ^ Turn(mask)], of the masks of its positions.
+// Streams of weights in shared memory, 16 bytes each, at [mask][level ^ Turn(mask)], for the masks of the block's
+// positions.
 struct WeightStreams {
-  uint32_t at = 0;  // shared address
-  int masks = 0;    // 0: they are read from memory
+  uint32_t at = 0;  // shared address of the streams
+  int masks = 0;    // number of masks; 0: streams are read from global memory
 
-  // Equal levels of the lanes of a group, four positions apart, are in different banks. Requires: levels, a power of two.
+  // Swizzle: equal levels of the lanes of a group, whose positions are four apart, are in different banks. Requires:
+  // levels is a power of two.
   __device__ __forceinline__ static uint32_t Turn(int mask, int levels) {
     return static_cast<uint32_t>((mask >> 2 & 3) * 2 & (levels - 1));
   }
 };
 
-// The 16 bytes of shared memory at `at` where `have`; otherwise `to` stays as it is. Without a branch.
+// Loads the 16 bytes of shared memory at `at` into `to` if `have`, else leaves `to` as it is; without a branch.
 __device__ __forceinline__ void LoadSharedIf(bool have, uint32_t at, uint4& to) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
                : "+r"(to.x), "+r"(to.y), "+r"(to.z), "+r"(to.w)
@@ -35,18 +38,19 @@ __device__ __forceinline__ uint2 LoadSharedPair(uint32_t at) {
   return v;
 }
 
-// Words 0 and 1 of streams, or 2 and 3 in the lanes of odd columns, of four levels of positions from `own` of a group on, a
-// multiple of 4. Lanes with the halves of a stream are in the same half of the warp, which so loads eight streams. Those
-// of level 0 have no ones, so no lane tests for them.
+// Loads halves of streams of weights from shared memory: words 0 and 1, or 2 and 3 in lanes of odd columns, for the
+// levels of four positions of a group from `own` on, a multiple of 4. Lanes with the two halves of a stream are in one
+// half of the warp, which so loads eight streams. The streams of level 0 are there too, without ones, so no lane tests
+// for level 0.
 class SharedHalves {
  public:
-  // Requires: four to 16 masks, in shared memory.
+  // Requires: between 4 and 16 masks in shared memory.
   __device__ __forceinline__ SharedHalves(const SplitArgs& args, const WeightStreams& streams, int own)
       : row_(static_cast<uint32_t>(args.av.levels) * 16) {
     const int mask = own & (streams.masks - 1);
     at_ = streams.at + ((threadIdx.x & 4) != 0 ? 8 : 0) + mask * row_;
     turn_ = WeightStreams::Turn(mask, args.av.levels) * 0x01010101u;
-    asm volatile("" : "+r"(at_), "+r"(turn_));  // kept
+    asm volatile("" : "+r"(at_), "+r"(turn_));  // keeps at_ and turn_ in registers
   }
   __device__ __forceinline__ void Load(uint32_t levels, uint2 (&to)[4]) const {
     const uint32_t turned = levels ^ turn_;
@@ -59,7 +63,8 @@ class SharedHalves {
   uint32_t row_;
   uint32_t turn_;
 };
-// Halves of the streams of any number of masks, of positions from t on, from memory.
+// Loads the halves of streams that SharedHalves loads from global memory, for any number of masks. t: the first of four
+// positions.
 __device__ __forceinline__ void LoadMemoryHalves(const ScTables& tables, int t, uint32_t levels, uint2 (&to)[4]) {
   const bool is_second = (threadIdx.x & 4) != 0;
   const bool have = !is_second || tables.stream_words == 4;
@@ -78,7 +83,8 @@ __device__ __forceinline__ void LoadMemoryHalves(const ScTables& tables, int t, 
         : "l"(at), "r"(static_cast<uint32_t>(have && level != 0)), "l"(KeepPolicy()));
   }
 }
-// Whole streams of the same, in either.
+// Loads the whole streams of four levels of positions from t on, from shared or global memory, their words in the order
+// of the thermometer table (Reordered).
 __device__ __forceinline__ void LoadWhole(const SplitArgs& args, const WeightStreams& streams, int t, uint32_t levels,
                                           uint4 (&to)[4]) {
   if (streams.masks > 0) {
@@ -101,43 +107,44 @@ __device__ __forceinline__ void LoadWhole(const SplitArgs& args, const WeightStr
   for (int i = 0; i < 4; ++i) to[i] = Reordered(to[i]);
 }
 
-// In units of four words of values, from the KV head's in page 0 on.
+// Place of values: the offset in units of four words from the KV head's values in page 0.
 struct ValuePlace {
   __device__ static uint32_t Of(const KvView& kv, int32_t page, int slot) {
-    const auto units = static_cast<uint32_t>(kv.head_dim / 4);  // of four positions of a KV head
+    const auto units = static_cast<uint32_t>(kv.head_dim / 4);  // units of a KV head's dimensions, for four positions
     const uint32_t page_units = static_cast<uint32_t>(kv.num_kv_heads) * units << (kv.page_shift - 2);
     return static_cast<uint32_t>(page) * page_units + static_cast<uint32_t>(slot / 4) * units;
   }
   __device__ static uint64_t Words(uint32_t place) { return uint64_t{place} * 4; }
 };
 
-// Values of a warp's half of the dimensions, of its next group of 16 positions.
+// The values that a warp multiplies: half of the dimensions of a group of 16 positions at a time, loaded one group
+// ahead.
 template <int kHeadDim>
 struct ValueGroups {
   static constexpr int kWords = kHeadDim / 64;
-  static constexpr int kSlots = kResidentWarps / 2;  // warps with the same half
+  static constexpr int kSlots = kResidentWarps / 2;  // warps that have one half of the dimensions
   TilePlaces<1, ValuePlace> places;
-  uint32_t place;       // of the group after it
-  const uint32_t* own;  // of the KV head's values in page 0, this lane's
+  uint32_t place;       // place of the group after the one in `v`
+  const uint32_t* own;  // this lane's first word of the KV head's values in page 0
   uint4 v[kWords];
 
   __device__ __forceinline__ ValueGroups(const KvView& kv, const Stripes& b)
       : places(kv, b, Slot() * kGroupDims, kSlots * kGroupDims) {
     own = kv.v_words + kv.VWord(0, b.heads.kv_head, Own() / 4, Dim());
-    asm volatile("" : "+l"(own));  // kept, or it would be made again for every group
+    asm volatile("" : "+l"(own));  // kept in a register; the compiler would compute it again for every group
     Load(places.Next(), v);
     place = places.Next();
   }
 
   __device__ static int Slot() { return static_cast<int>(threadIdx.x >> 6); }
-  // The first of this lane's dimensions, and its positions of a group.
+  // Dim() is the first of this lane's dimensions, Own() the first of its four positions of a group.
   __device__ static int Dim() {
     return static_cast<int>(threadIdx.x >> 5 & 1) * (kHeadDim / 2) + static_cast<int>(threadIdx.x & 31) / 4 * 4;
   }
   __device__ static int Own() { return static_cast<int>(threadIdx.x & 3) * 4; }
 
-  // Calls even() and odd() in turn, which move `group` on by kSlots and take a place each, until `end`. Requires: an even
-  // number of places was taken before.
+  // Calls even() and odd() alternately until `group` reaches `end`. Each of them moves `group` on by kSlots and takes
+  // one place from `places`. Requires: an even number of places was taken before.
   template <typename Even, typename Odd>
   __device__ __forceinline__ void InTurns(const KvView& kv, const Stripes& b, int& group, int end, const Even& even,
                                           const Odd& odd) {
@@ -147,12 +154,13 @@ struct ValueGroups {
 #pragma unroll 1
       while (group < until) {
         even();
-        if (group >= until) break;  // the end, as Left() is even
+        if (group >= until) break;  // `end` is reached, because Left() is even
         odd();
       }
     }
   }
-  // volatile: issued here, with no load in between.
+  // Loads this lane's values of the group at place `at`. volatile: the loads are issued here, with no other load
+  // between them.
   __device__ __forceinline__ void Load(uint32_t at, uint4 (&to)[kWords]) const {
     const uint32_t* from = own + ValuePlace::Words(at);
 #pragma unroll
@@ -164,17 +172,19 @@ struct ValueGroups {
   }
 };
 
-// Adds a word of values, four dimensions of a lane's four positions. A tile of 16 x 8 has two of the dimensions in its rows.
+// Adds the products p v of positions j to 3 of four (the caller passes j = 0), for the four dimensions of a lane's
+// words of values, with whole streams. A tile of 16 x 8 has two of the dimensions in its rows.
 template <bool kDirect, int j = 0>
 __device__ __forceinline__ void AddWord(const uint4& v, const uint4 (&streams)[4], uint32_t bytes, uint32_t table,
                                         int32_t (&acc)[2][4]) {
   AddPosition<IsShifted<kDirect>(j), j>(v, streams[j], bytes, table, acc);
   if constexpr (j + 1 < 4) AddWord<kDirect, j + 1>(v, streams, bytes, table, acc);
 }
-// As above, for up to four heads: a thermometer is an operand as it comes, words 0 and 1 in row i and 2 and 3 in row i + 8
-// of a tile for every dimension; even columns are words 0 and 1 of the heads' streams, odd columns words 2 and 3.
-// Ones of streams where codes are negative are added up apart: all four dimensions are a step of byte MMA.
-// kMoreShifts: five of sixteen thermometers by shifts instead of four.
+// Adds the products p v of positions j to 3 of four with halves of streams, for up to four heads. A thermometer is
+// operand A as it is: for each dimension words 0 and 1 are in row i and words 2 and 3 in row i + 8 of a tile. Even
+// columns have words 0 and 1 of the heads' streams, odd columns words 2 and 3. AddNegatives adds up the ones of streams
+// at negative codes, by one byte MMA for all four dimensions. kMoreShifts: five of sixteen thermometers are made by
+// shifts instead of four.
 template <bool kDirect, bool kMoreShifts, int j = 0>
 __device__ __forceinline__ void AddWord(const uint4& v, const uint2 (&streams)[4], uint32_t table,
                                         int32_t (&acc)[4][4]) {
@@ -187,17 +197,19 @@ __device__ __forceinline__ void AddWord(const uint4& v, const uint2 (&streams)[4
   add(3, OtherThermometer<kIsShifted, j>(table, words[3]));
   if constexpr (j + 1 < 4) AddWord<kDirect, kMoreShifts, j + 1>(v, streams, table, acc);
 }
-// Row i of the step: the first of the dimensions in even columns, the third in odd ones; row i + 8: the others.
-// Adds 128 for every one.
+// Adds 128 times the ones of streams at negative codes to `acc`: in row i the first dimension in even columns and the
+// third in odd ones, in row i + 8 the second and the fourth. minus_ones: minus the ones, [0] is 0 in odd columns and
+// [1] is 0 in even ones.
 __device__ __forceinline__ void AddNegatives(const uint4& v, const uint32_t (&minus_ones)[2], int32_t (&acc)[4]) {
-  constexpr uint32_t kSigns = 0x80808080u;  // -128 each
+  constexpr uint32_t kSigns = 0x80808080u;  // -128 in the byte of every negative code
   ByteMma32(acc, v.x & kSigns, v.y & kSigns, v.z & kSigns, v.w & kSigns, minus_ones);
 }
 
-// How a lane takes streams of weights. In halves: for up to four heads, whose levels are in shared memory.
+// How a lane gets streams of weights: whole streams from either memory, or halves of streams from shared or global
+// memory, for up to four heads whose levels are in shared memory.
 enum class Streams : uint8_t { kWhole, kSharedHalves, kMemoryHalves };
 
-// A lane's sums of AddValues to `sums`.
+// Adds a lane's accumulators of AddValues to `sums`, [head][dimension] in shared memory.
 template <bool kHalves, int kHeadDim, int kWords, int kTiles, int kMaxHeads>
 __device__ __forceinline__ void AddTileSums(const int32_t (&acc)[kWords][kTiles][4],
                                             const int32_t (&negatives)[kWords][4], int heads,
@@ -223,8 +235,9 @@ __device__ __forceinline__ void AddTileSums(const int32_t (&acc)[kWords][kTiles]
   }
 }
 
-// p v of the stripe into `sums`: a warp takes half of the dimensions, 16 positions at a time. before_sums(): called before
-// anything is added to `sums`.
+// Adds p v of the block's positions to `sums`: a warp takes half of the dimensions, 16 positions at a time. table:
+// shared address of this lane's thermometers (LaneTable). before_sums(): called before anything is added to `sums`.
+// Called by all threads.
 template <Streams kStreams, bool kDirect, bool kMoreShifts, int kHeadDim, int kMaxHeads, typename BeforeSums>
 __device__ __forceinline__ void AddValues(const SplitArgs& args, const Stripes& b, const Scores& scores,
                                           const WeightStreams& streams, uint32_t table, ValueGroups<kHeadDim>& values,
@@ -234,13 +247,13 @@ __device__ __forceinline__ void AddValues(const SplitArgs& args, const Stripes& 
   using Stream = std::conditional_t<kHalves, uint2, uint4>;
   constexpr int kWords = Groups::kWords;
   constexpr int kSlots = Groups::kSlots;
-  constexpr int kTiles = kHalves ? 4 : 2;  // of a word
+  constexpr int kTiles = kHalves ? 4 : 2;  // tiles of accumulators for each word of values
   const int lane = static_cast<int>(threadIdx.x & 31);
-  const int column = lane >> (kHalves ? 3 : 2);  // of queries' heads
+  const int column = lane >> (kHalves ? 3 : 2);  // the query head of this lane's column in operand B
   const float* from = scores.at + min(column, b.heads.count - 1) * scores.stride + Groups::Own();
   const int groups = column < b.heads.count ? b.count() / kGroupDims : 0;
   int32_t acc[kWords][kTiles][4] = {};
-  int32_t negatives[kWords][4] = {};  // of halves
+  int32_t negatives[kWords][4] = {};  // sums of AddNegatives, for halves of streams
   const auto levels_of = [&](int group) -> uint32_t {
     if (group >= groups) return 0;
     if constexpr (kHalves) return LoadSharedWord(SharedAddress(from) + group * (kGroupDims * 4));
@@ -257,15 +270,16 @@ __device__ __forceinline__ void AddValues(const SplitArgs& args, const Stripes& 
       LoadWhole(args, streams, t, levels, to);
     }
   };
-  // A group's operands. Two take turns, double buffered, so that loads go to registers that no instruction waits for.
+  // Operands of a group of 16 positions. Two take turns (double buffer), so that loads go to registers that no
+  // instruction waits for.
   struct Turn {
     uint4 v[kWords];
     Stream w[4];
     uint32_t levels;
     bool any;
   };
-  uint32_t even = (lane & 4) != 0 ? 0 : 0xffffffffu;  // column
-  asm volatile("" : "+r"(even));                      // kept
+  uint32_t even = (lane & 4) != 0 ? 0 : 0xffffffffu;  // mask of all ones in lanes of even columns, else 0
+  asm volatile("" : "+r"(even));                      // keeps `even` in a register
   const uint32_t zero = OpaqueZero<kHeadDim>(args.attention.kv);
   const auto any_of = [](uint32_t levels) { return __any_sync(0xffffffffu, levels != 0) != 0; };
   int group = Groups::Slot();
@@ -279,11 +293,12 @@ __device__ __forceinline__ void AddValues(const SplitArgs& args, const Stripes& 
   for (int i = 0; i < 2; ++i) turns[i].any = any_of(turns[i].levels);
   uint32_t loaded = values.place;
   const auto step = [&](Turn& now, Turn& next) {
-    // Where the next group has no weights, what was loaded last: what a branch loads would be copied, which waits for it. The
-    // place depends on the values of this group, so that nothing waits for these after the next.
+    // If the next group has no weights, the place loaded last is loaded again: values loaded in a branch would have to
+    // be copied, which waits for them. The address depends on the values of the current group, so that no instruction
+    // waits for the current values after the next load is issued.
     loaded = (next.any ? values.place : loaded) | (now.v[kWords - 1].w & zero);
     values.Load(loaded, next.v);
-    __syncwarp();  // loads stay before it
+    __syncwarp();  // keeps the loads before this point
     const uint32_t bytes = kDirect ? MinusOnes(now.levels) : MinusOnes(now.w);
     const uint32_t of_columns[2] = {bytes & even, bytes & ~even};
     uint32_t later = 0;
@@ -302,7 +317,7 @@ __device__ __forceinline__ void AddValues(const SplitArgs& args, const Stripes& 
       load_streams(group + kSlots, next.levels, next.w);
       later = levels_of(group + 2 * kSlots);
     }
-    asm volatile("" : "+r"(later));  // keeps the wait for it out of here
+    asm volatile("" : "+r"(later));  // keeps the compiler from moving the wait for the load to this point
     now.levels = later;
     now.any = any_of(later);
     group += kSlots;

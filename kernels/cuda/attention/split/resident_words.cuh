@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// p v of a block of the resident kernel by first words of the values' streams, for up to four query heads of 128 dimensions.
+// p v of a block of the resident look-up kernel by the first words of the values' streams, for up to four query heads
+// of 128 dimensions.
 //
-// A count is that of the ones that the thermometer of one side and the stream of the other have in common; which side is which
-// is free (SwapStreams). Weights are relative to a row's largest, so in deep rows nearly all levels are at most 32: their
-// thermometers end in the first word, and of the values' streams no other word counts. A code of a value is one word of shared
-// memory then, where its thermometer is four, and a tile of 16 x 8 x 256 has eight positions. The few levels beyond are taken
-// out of the loop and listed; where they are not few, the block multiplies whole thermometers (resident_values.cuh).
+// A count is the number of ones that the thermometer of one operand and the stream of the other have in common; which
+// operand has the thermometer is free (SwapStreams in kernels/sc/swap.h). Here weights have thermometers and values
+// have streams. Weights are relative to a row's largest, so in deep rows nearly all levels are at most 32: their
+// thermometers end in the first word (32 bits), and only the first words of the values' streams count. A code of a
+// value is then one word of shared memory instead of the four of a thermometer, and a tile of 16 x 8 x 256 bits has
+// eight positions. The few larger levels are taken out of the loop and listed (ListedWeights); if they are not few, the
+// block multiplies by whole thermometers (resident_values.cuh).
 //
-// Words of 16 masks and both signs are in the table four times, once in each of four banks. Eight lanes of a column of a tile's
-// operand would want one mask, so half of them has the positions in another order, and the columns of four heads are there
-// twice, once in each order: half of the products are unused, and there is no bank conflict.
+// The table has words of 16 masks and both signs, four copies of each, one for each of four banks. The eight lanes of a
+// column of a tile's operand would all look up one mask, which four copies cannot serve at once. So half of them takes
+// the positions in another order, and the columns of four heads are there twice, once in each order: half of the
+// products are unused, and there is no bank conflict.
 #pragma once
 
 #include "kernels/cuda/attention/split/resident_values.cuh"
@@ -18,20 +22,22 @@ namespace stoch::cuda {
 
 static_assert(kSplitWordsMasks == kGroupDims && kSplitWordsBytes == kCodes * kSplitWordsMasks * 16);
 inline constexpr int kWordsLevels = kCodes / 2;
-inline constexpr int kWordsMostLevel = 32;  // whose rank is as much
+inline constexpr int kWordsMostLevel = 32;  // largest level that the loop multiplies: its thermometer is one whole word
 
-// Levels of weights that the loop leaves out.
+// Weights with levels above kWordsMostLevel, which the loop (AddFirstWords) leaves out and AddListed adds. In shared
+// memory.
 struct ListedWeights {
   static constexpr int kMost = 192;
-  static constexpr int kPositions = 16;  // of a block, for each that may be listed
-  uint32_t of[kMost];                    // local position, head, level: from bit 16, 8 and 0 on
+  static constexpr int kPositions = 16;  // a block lists at most one weight for so many of its positions
+  uint32_t of[kMost];  // [kMost] local position from bit 16 on, head in bits 8 to 15, level in bits 0 to 7
 
   __device__ __forceinline__ static int Most(const Stripes& b) { return min(kMost, b.count() / kPositions); }
   __device__ __forceinline__ static int Position(uint32_t listed) { return static_cast<int>(listed >> 16); }
   __device__ __forceinline__ static int Head(uint32_t listed) { return static_cast<int>(listed >> 8 & 0xff); }
   __device__ __forceinline__ static int Level(uint32_t listed) { return static_cast<int>(listed & 0xff); }
 
-  // Levels of positions i to i + 3 of a head without those that are listed, of which `count` counts all that should be.
+  // Returns the levels of positions i to i + 3 of a head, with 0 for those that it lists. `count` counts the levels
+  // that should be listed; if it exceeds `most`, some had no room and stay in the result.
   __device__ __forceinline__ uint32_t Take(int head, int i, uint32_t levels, int most, int32_t& count) {
     uint32_t beyond = (levels + (127u - kWordsMostLevel) * 0x01010101u) & 0x80808080u;
 #pragma unroll 1
@@ -46,7 +52,7 @@ struct ListedWeights {
     }
     return levels;
   }
-  // Puts `count` of them back. By all threads of the block.
+  // Puts the first `count` listed levels back among the levels in `scores`. Called by all threads of the block.
   __device__ __forceinline__ void PutBack(const Scores& scores, int count) const {
     for (int n = static_cast<int>(threadIdx.x); n < count; n += kSplitResidentThreads) {
       const int i = Position(of[n]);
@@ -56,16 +62,17 @@ struct ListedWeights {
   }
 };
 
-// Whether the block's masks are those of a table, so that a position's is the same in every group.
+// Whether the block's masks are at most those of the table, so that a position has the same mask in every group of 16
+// positions.
 __device__ __forceinline__ bool HasWordsMasks(const SplitArgs& args, const Stripes& b) {
   return args.av.masks <= kSplitWordsMasks || b.stripe() == kSplitWordsMasks;
 }
 
-// The table, [position / 2 % 2][code][position / 4][position % 2][copy] of the 16 positions of a group, at `table`. By `threads`
-// threads, this one the `thread`th.
+// Fills the table in shared memory with first words of values' streams for the 16 positions of a group: [position / 2 %
+// 2][code][position / 4][position % 2][copy]. Called by `threads` threads, this one being number `thread`.
 __device__ __forceinline__ void FillFirstWords(const SplitArgs& args, const Stripes& b, void* table, int thread,
                                                int threads) {
-  constexpr int kStep = kWordsLevels * 8;  // entries of 16 bytes of one position / 2 % 2 and sign
+  constexpr int kStep = kWordsLevels * 8;  // entries of 16 bytes for one value of position / 2 % 2 and one sign
   const int first = b.rank << b.shift;
   auto* const to = static_cast<uint4*>(table);
 #pragma unroll 8
@@ -81,7 +88,7 @@ __device__ __forceinline__ void FillFirstWords(const SplitArgs& args, const Stri
   }
 }
 
-// Where a lane looks up words of values: of byte i ^ Order() of a word of values in turn i.
+// Shared addresses of a lane's look-ups of first words: in turn i, of byte i ^ Order() of a word of values.
 class WordPlaces {
  public:
   __device__ __forceinline__ explicit WordPlaces(uint32_t table) {
@@ -93,19 +100,19 @@ class WordPlaces {
     for (uint32_t i = 0; i < 4; ++i) factors_[i] = kRow << (8 * (i ^ order));
     bytes_ = order != 0 ? 0x2301 : 0x3210;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) asm volatile("" : "+r"(at_[i]));  // kept
+    for (int i = 0; i < 2; ++i) asm volatile("" : "+r"(at_[i]));  // keeps the addresses in registers
 #pragma unroll
     for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(factors_[i]));
     asm volatile("" : "+r"(bytes_));
   }
-  // Order of the rows of a tile that a lane has, and of its column.
+  // Returns in which of two orders (0 or 1) this lane takes positions, in its rows and in its column of a tile.
   __device__ __forceinline__ static uint32_t Order() { return threadIdx.x >> 4 & 1; }
 
   template <int i>
   __device__ __forceinline__ uint32_t Word(uint32_t codes) const {
     return LoadSharedWord<i / 2 * kHalf>(__dp4a(codes, factors_[i], at_[i % 2]));
   }
-  // Thermometers of levels, byte i ^ Order() in turn i. Requires: levels up to kWordsMostLevel.
+  // Sets to[i] to the thermometer (one word) of the level in byte i ^ Order(). Requires: levels up to kWordsMostLevel.
   __device__ __forceinline__ void Thermometers(uint32_t levels, uint32_t (&to)[4]) const {
     const uint32_t in_order = __byte_perm(levels, 0, bytes_);
 #pragma unroll
@@ -113,15 +120,16 @@ class WordPlaces {
   }
 
  private:
-  static constexpr uint32_t kRow = kSplitWordsMasks / 2 * 16;  // of a code
+  static constexpr uint32_t kRow = kSplitWordsMasks / 2 * 16;  // bytes of a code in the table
   static constexpr int kHalf = 2 * kWordsLevels * kRow;
   uint32_t at_[2];
   uint32_t factors_[4];
   uint32_t bytes_;
 };
 
-// A lane's sums of AddFirstWords to `sums`. Rows and columns of the same order are needed. Lanes that have none take half of
-// those that have: dimensions 0 and 1 are for the first half of a quad, which has them negative.
+// Adds a lane's accumulators of AddFirstWords to `sums`. Only products whose row and column have one order count; lanes
+// that have none take half of the products of lane ^ 2. So the first half of a quad adds dimensions 0 and 1 of every
+// four, the second half dimensions 2 and 3, each with its sums of negative codes.
 template <int kHeadDim, int kWords, int kMaxHeads>
 __device__ __forceinline__ void AddWordSums(const int32_t (&acc)[kWords][2][4], const int32_t (&negatives)[kWords][4],
                                             int heads, int32_t (&sums)[kMaxHeads][kHeadDim + 1]) {
@@ -143,7 +151,8 @@ __device__ __forceinline__ void AddWordSums(const int32_t (&acc)[kWords][2][4], 
   }
 }
 
-// p v of the stripe without what is listed into `sums`, as AddValues.
+// Adds p v of the block's positions without the listed weights to `sums`. table: shared address of the table that
+// FillFirstWords made; values and before_sums: see AddValues. Called by all threads.
 template <int kHeadDim, int kMaxHeads, typename BeforeSums>
 __device__ __forceinline__ void AddFirstWords(const SplitArgs& args, const Stripes& b, const Scores& scores,
                                               uint32_t table, ValueGroups<kHeadDim>& values,
@@ -152,7 +161,7 @@ __device__ __forceinline__ void AddFirstWords(const SplitArgs& args, const Strip
   constexpr int kWords = Groups::kWords;
   constexpr int kSlots = Groups::kSlots;
   const int lane = static_cast<int>(threadIdx.x & 31);
-  const int column = lane >> 2 & 3;  // of queries' heads
+  const int column = lane >> 2 & 3;  // the query head of this lane's column in operand B
   const float* from = scores.at + min(column, b.heads.count - 1) * scores.stride + Groups::Own();
   const int groups = column < b.heads.count ? b.count() / kGroupDims : 0;
   const KvView& kv = args.attention.kv;
@@ -172,7 +181,7 @@ __device__ __forceinline__ void AddFirstWords(const SplitArgs& args, const Strip
     bool any;
   };
   uint32_t first = WordPlaces::Order() == 0 ? 0xffffffffu : 0;
-  asm volatile("" : "+r"(first));  // kept
+  asm volatile("" : "+r"(first));  // keeps `first` in a register
   const uint32_t zero = OpaqueZero<kHeadDim>(kv);
   int group = Groups::Slot();
   Turn turns[2];
@@ -182,14 +191,15 @@ __device__ __forceinline__ void AddFirstWords(const SplitArgs& args, const Strip
   for (int m = 0; m < kWords; ++m) turns[0].v[m] = values.v[m];
 #pragma unroll
   for (int i = 0; i < 2; ++i) turns[i].any = any_of(turns[i].levels);
-  // Levels and places of the groups after the next, whose values are prefetched into L2. An even number, as TilePlaces'.
+  // Levels and places of the two groups after the next one, whose values are prefetched into L2. kAhead is even,
+  // because InTurns requires an even number of places taken.
   constexpr int kAhead = 2;
   uint32_t levels[kAhead + 1];
   uint32_t ahead[kAhead + 1];
   const auto ask = [&](int i, int of_group) {
     ahead[i] = values.places.Next();
     levels[i] = levels_of(of_group);
-    asm volatile("" : "+r"(levels[i]));  // keeps the wait for it out of here
+    asm volatile("" : "+r"(levels[i]));  // keeps the compiler from moving the wait for the load to this point
   };
   const auto prefetch = [&](int i) {
     if (any_of(levels[i])) PrefetchL2OfWarp<kGroupDims * kHeadDim / 2>(of_half + ValuePlace::Words(ahead[i]));
@@ -201,17 +211,18 @@ __device__ __forceinline__ void AddFirstWords(const SplitArgs& args, const Strip
   }
   uint32_t loaded = values.place;
   const auto step = [&](Turn& now, Turn& next) {
-    // As AddValues does it.
+    // If the next group has no weights, the last values are loaded again (see AddValues).
     loaded = (next.any ? values.place : loaded) | (now.v[kWords - 1].w & zero);
     values.Load(loaded, next.v);
-    __syncwarp();  // loads stay before it
+    __syncwarp();  // keeps the loads before this point
     if (now.any) {
       uint32_t thermometers[4];
       places.Thermometers(now.levels, thermometers);
       const uint32_t of_columns[2] = {now.levels & first, now.levels & ~first};
 #pragma unroll
       for (int m = 0; m < kWords; ++m) {
-        // -128 times the level of every negative code: dimensions 0 and 1 in columns of the first order, 2 and 3 in the others.
+        // Adds -128 times the level for every negative code: dimensions 0 and 1 in columns of the first order,
+        // dimensions 2 and 3 in columns of the second order.
         AddNegatives(now.v[m], of_columns, negatives[m]);
         const uint32_t words[4] = {now.v[m].x, now.v[m].y, now.v[m].z, now.v[m].w};
         const auto add = [&]<int i>() {
@@ -243,7 +254,8 @@ __device__ __forceinline__ void AddFirstWords(const SplitArgs& args, const Strip
   AddWordSums<kHeadDim>(acc, negatives, b.heads.count, sums);
 }
 
-// Where what p v of a listed weight needs is: this lane's four dimensions of four values, and the counts of the weight's level.
+// Addresses of the operands of p v of one listed weight: `values`, this lane's four dimensions of four positions, and
+// `counts`, the count row of the weight's level.
 struct ListedPlace {
   const uint4* values;
   const uint8_t* counts;
@@ -260,14 +272,15 @@ struct ListedPlace {
   }
 };
 
-// Operands of p v of the first listed weights, prefetched while the loop runs.
+// Shared memory for the operands of the first kCount listed weights, which are copied there while the loop runs.
 struct ListedStage {
   static constexpr int kCount = 2 * kResidentWarps;
-  uint4 values[kCount][32];  // of a lane
+  uint4 values[kCount][32];  // [listed weight][lane] four dimensions of four positions
   uint8_t counts[kCount][kWordsLevels];
 };
 
-// Asks for it: a warp for what it is to add.
+// Issues asynchronous copies of the operands of the first listed weights to `stage`; a warp copies what it adds in
+// AddListed.
 __device__ __forceinline__ void AskForListed(const SplitArgs& args, const Stripes& b, const ListedWeights& listed,
                                              int count, ListedStage& stage) {
   const int lane = static_cast<int>(threadIdx.x & 31);
@@ -279,7 +292,8 @@ __device__ __forceinline__ void AskForListed(const SplitArgs& args, const Stripe
   }
 }
 
-// Adds what is listed, by warps in turn.
+// Adds p v of `count` listed weights to `sums`, a weight per warp at a time. Waits for the copies of this thread.
+// Called by all threads.
 template <int kHeadDim, int kMaxHeads>
 __device__ __forceinline__ void AddListed(const SplitArgs& args, const Stripes& b, const ListedWeights& listed,
                                           int count, const ListedStage& stage,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores of single rows on binary tensor cores: a block takes a part of a context for all query heads of a KV head. All
-// thermometers come from the table: with every other one by shifts deep contexts took longer.
+// Scores q k of single rows on binary tensor cores: a block takes a part of a row's context for its query heads of one
+// KV head. All thermometers are looked up: making every other one by shifts took longer in deep contexts.
 #include <type_traits>
 
 #include "kernels/cuda/attention/split/dealt.cuh"
@@ -12,10 +12,11 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
-constexpr int kQuads = 2;                 // groups of 32 positions of a warp: a lane has four neighbours of each
-constexpr int kWarpTokens = 32 * kQuads;  // at a time
+// Groups of 32 positions that a warp takes at a time; a lane has four neighbouring positions of each.
+constexpr int kQuads = 2;
+constexpr int kWarpTokens = 32 * kQuads;  // positions that a warp takes at a time
 constexpr int kTileHeads = kScoreHeads;
-constexpr int kAhead = 2;  // groups of dimensions whose keys are in flight
+constexpr int kAhead = 2;  // groups of 16 dimensions whose keys are in flight
 static_assert(kWarps * kWarpTokens == kSplitUnit);
 
 template <int kHeadDim, int kN>
@@ -25,8 +26,8 @@ struct Shared {
   float largest[kWarps][kN * kTileHeads];
 };
 
-// Scores of kWarpTokens positions from their counts, for the lane's head of each tile; returns the larger of `largest`
-// and theirs.
+// Writes a warp's kWarpTokens scores from position `token` on to scratch.scores, computed from the counts in `acc`, for
+// the lane's head of each tile. Raises largest[n] to the largest score of the lane's head in tile n.
 template <int kN>
 __device__ __forceinline__ void WriteScores(const SplitArgs& args, const SplitRow& row, const SplitHeads& heads,
                                             int token, const KeyPlaces (&at)[kQuads], const float (&q_scale)[kN],
@@ -56,7 +57,8 @@ __device__ __forceinline__ void WriteScores(const SplitArgs& args, const SplitRo
   }
 }
 
-// The part's maxima of the block's heads.
+// Writes the largest score of a part for each of the block's heads to scratch.score_max, or for dealt rows into this
+// device's shared score_max by atomicMax. Called by all threads of the block; contains a barrier.
 template <typename Args, int kHeadDim, int kN>
 __device__ __forceinline__ void WriteMaxima(const Args& args, const SplitRow& row, const SplitHeads& heads, int part,
                                             float (&largest)[kN], Shared<kHeadDim, kN>& s) {
@@ -81,7 +83,8 @@ __device__ __forceinline__ void WriteMaxima(const Args& args, const SplitRow& ro
   }
 }
 
-// Clears the sums that the value kernel adds to.
+// Zeroes the row's sums of p v and counter of finished parts in scratch, which the value kernel adds to. Called by all
+// threads of one block.
 __device__ __forceinline__ void ClearSums(const SplitArgs& args, const SplitRow& row, const SplitHeads& heads) {
   const int head_dim = args.attention.kv.head_dim;
   int32_t* sums = args.scratch.sums + HeadIndex(args, row, heads.first) * head_dim;
@@ -90,8 +93,9 @@ __device__ __forceinline__ void ClearSums(const SplitArgs& args, const SplitRow&
   if (threadIdx.x == 0) args.scratch.done[row.index * blocks + heads.block] = 0;
 }
 
-// Streams of the queries of a block's heads, and the scale of the lane's head in each tile. Dealt ones are where their
-// owner has them, and read once.
+// Fills s with the streams of the queries of the block's heads, and q_scale[n] with the scale of the lane's head in
+// tile n. Codes of a dealt row lie in memory of the device that owns the row, so they are first copied to shared
+// memory, once.
 template <int kHeadDim, int kN>
 __device__ __forceinline__ void TakeQueries(const SplitArgs& args, const SplitRow& row, const SplitHeads& heads,
                                             QueryStreams<kHeadDim, kN>& s, float (&q_scale)[kN]) {
@@ -119,6 +123,8 @@ __device__ __forceinline__ void TakeQueries(const DealtArgs& args, const SplitRo
   StageCodes<kThreads>(args, reinterpret_cast<const uint8_t*>(words), heads, s);
 }
 
+// Grid: args.score_blocks blocks, which take items in steps of the grid. An item is a part of a row's context and the
+// query heads of a block; a warp takes kWarpTokens positions of the part at a time.
 template <typename Args, int kHeadDim, int kN>
 __global__ void __launch_bounds__(kThreads, kN == 1 ? 4 : 3) SplitScoresKernel(const Args args) {
   constexpr bool kDealt = std::is_same_v<Args, DealtArgs>;
@@ -157,7 +163,7 @@ __global__ void __launch_bounds__(kThreads, kN == 1 ? 4 : 3) SplitScoresKernel(c
     };
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) load(at, i, k[i]);
-    __syncthreads();  // the item before is done with the streams
+    __syncthreads();  // every warp has finished reading the streams of the previous item
     float q_scale[kN], largest[kN];
     TakeQueries(args, row, heads, s.queries, q_scale);
     if (!kDealt && part == 0) ClearSums(args, row, heads);

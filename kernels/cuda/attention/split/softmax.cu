@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The softmax between the two products of the split kernels: lanes of its sum over blocks, then its weights over parts.
+// Softmax of the split kernels: from scores to weights, the numbers that p v multiplies.
 //
-// A long row's sum is kSplitLaneBlocks blocks' work, each of which owns whole lanes, and its weights are a kernel more.
-// A shorter row is one block's, from the maximum to the weights.
+// One block computes the maximum, the sum of exponentials and the weights of a row of at most kSplitSoloUnits units,
+// for one query head. The sum of a longer row is the work of kLaneBlocks blocks, each of which owns whole lanes of the
+// sum (kernels/math/reduce.h), and a second kernel computes the row's weights.
 #include "kernels/cuda/attention/split/work.cuh"
 #include "kernels/cuda/device/block_reduce.cuh"
 #include "kernels/cuda/runtime/launch.h"
@@ -13,14 +14,14 @@ namespace {
 
 constexpr int kThreads = kRowLanes;
 constexpr int kWarps = kBlockWarps;
-constexpr int kLaneBlocks = kRowLanes / 32;  // of a long row and head
-constexpr int kRounds = 64;                  // of kRowLanes positions, whose exponentials wait in shared memory
+constexpr int kLaneBlocks = kRowLanes / 32;  // blocks that share the sum of a long row and head, 32 lanes each
+constexpr int kRounds = 64;  // rounds of kRowLanes positions whose exponentials are kept in shared memory at a time
 static_assert(kSplitUnit == kRowLanes);
 
-// One row and query head.
+// Addresses of one row and query head.
 struct Head {
   float* scores;
-  const float* v_scales;  // of the layer
+  const float* v_scales;  // scales of the layer's values: [page][kv_head][position in the page]
   const int32_t* pages;
   int64_t index;
   int kv_head;
@@ -36,7 +37,8 @@ __device__ __forceinline__ Head HeadOf(const SplitArgs& args, const SplitRow& ro
   return at;
 }
 
-// The value to quantize: p s_v for codes, p alone without.
+// Returns the weight of position t, whose exponential is e: p = e / sum times the scale of the value, or p alone if
+// kExact.
 template <bool kExact>
 __device__ __forceinline__ float WeightOf(const SplitArgs& args, const Head& head, int t, float e, float sum) {
   const float p = e / sum;
@@ -46,14 +48,16 @@ __device__ __forceinline__ float WeightOf(const SplitArgs& args, const Head& hea
   return p * __ldcg(head.v_scales + kv.Scale(page, head.kv_head, t & (kv.page_tokens - 1)));
 }
 
-// The largest of `count` numbers, in every thread.
+// Returns the largest of numbers[0, count), -inf if count is 0, in every thread of the block. shared: [kBlockWarps]
+// scratch.
 __device__ __forceinline__ float LargestOf(const float* numbers, int count, float* shared) {
   float largest = BitsToFloat(0xff800000u);
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) largest = fmaxf(largest, __ldcg(numbers + i));
   return BlockMax(largest, shared);
 }
 
-// All of a row: thread j is lane j of the sum.
+// Computes the softmax of a whole row and head by one block: replaces scores by weights, and writes the largest weight
+// to scratch.weight_max (not for kExact). Thread j adds lane j of the sum. shared: [kRowLanes] scratch.
 template <bool kExact>
 __device__ void OneBlock(const SplitArgs& args, const SplitRow& row, const Head& head, float largest, float* shared) {
   const int first = row.first_unit() * kSplitUnit + static_cast<int>(threadIdx.x);
@@ -81,7 +85,8 @@ __device__ void OneBlock(const SplitArgs& args, const SplitRow& row, const Head&
   }
 }
 
-// 32 lanes of a long row: all warps make exponentials, one adds them in the order of positions.
+// Computes 32 lanes of the sum of a long row by one block: all warps replace scores by exponentials, and warp 0 adds
+// these in the order of positions, a lane each. Writes the sums to scratch.lane_sums.
 __device__ void SumLanes(const SplitArgs& args, const SplitRow& row, const Head& head, int lane_block, float largest,
                          float (&tile)[kRounds][32]) {
   const int lane = static_cast<int>(threadIdx.x & 31);
@@ -96,7 +101,7 @@ __device__ void SumLanes(const SplitArgs& args, const SplitRow& row, const Head&
       const int t = (base + warp + i * kWarps) * kRowLanes + lane_block * 32 + lane;
       score[i] = t >= row.first && t < row.length ? __ldcg(head.scores + t) : BitsToFloat(0xff800000u);
     }
-    __syncthreads();  // the tile before was added
+    __syncthreads();  // the previous tile has been added
 #pragma unroll
     for (int i = 0; i < kRounds / kWarps; ++i) {
       const int t = (base + warp + i * kWarps) * kRowLanes + lane_block * 32 + lane;
@@ -108,12 +113,15 @@ __device__ void SumLanes(const SplitArgs& args, const SplitRow& row, const Head&
     if (warp == 0) {
       const int rounds = min(kRounds, end - base);
 #pragma unroll 8
-      for (int i = 0; i < rounds; ++i) sum = sum + tile[i][lane];  // 0 where there is no position
+      for (int i = 0; i < rounds; ++i) sum = sum + tile[i][lane];  // a missing position has an exponential of 0
     }
   }
   if (warp == 0) args.scratch.lane_sums[head.index * kRowLanes + lane_block * 32 + lane] = sum;
 }
 
+// Replaces the scores of a long row by exponentials and sums these by lane, or computes the whole softmax of a short
+// row. Grid: kSplitSoftmaxBlocks blocks per SM, which take items in steps of the grid: a short row and query head
+// (OneBlock), or 32 lanes of a long row and query head (SumLanes).
 template <bool kExact>
 __global__ void __launch_bounds__(kThreads) SplitSumsKernel(const SplitArgs args) {
   __shared__ float tile[kRounds][32];
@@ -138,7 +146,8 @@ __global__ void __launch_bounds__(kThreads) SplitSumsKernel(const SplitArgs args
   }
 }
 
-// Weights of the rows whose sums were many blocks' work.
+// Weights of the long rows whose sums SumLanes made. Grid: kSplitSoftmaxBlocks blocks per SM, which take items in steps
+// of the grid: a part of kSplitWeightUnits units of a row and query head.
 template <bool kExact>
 __global__ void __launch_bounds__(kThreads) SplitWeightsKernel(const SplitArgs args) {
   __shared__ float reduce[kRowLanes];

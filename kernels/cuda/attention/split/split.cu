@@ -20,7 +20,7 @@ SplitArgs MakeSplitArgs(const AttentionArgs& args, const SplitPlan& plan, const 
   return split;
 }
 
-// Calls launch() for as many rows at a time as the scratch holds.
+// Calls launch() once for every group of at most scratch.rows rows, after setting the group's rows in `split`.
 template <typename Launch>
 void ForRows(SplitArgs& split, const RowSet& rows, const Launch& launch) {
   const int at_once = split.scratch.rows;

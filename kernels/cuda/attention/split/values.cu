@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// p v of single rows on binary tensor cores: a block takes a part of a context for all query heads of a KV head.
+// p v of single rows on binary tensor cores: a block takes a part of a row's context for its query heads of one KV
+// head.
 //
-// Columns of a tile are query heads, its rows dimensions; a warp takes 16 positions of all dimensions at a time, and
-// loads no values where every head's probability is quantized to 0.
+// Columns of a tile are query heads, rows are dimensions of values. A warp takes 16 positions of all dimensions at a
+// time, and loads no values if the weights of all heads at these positions are quantized to 0.
 #include <type_traits>
 
 #include "kernels/cuda/attention/split/dealt.cuh"
@@ -15,7 +16,7 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
 constexpr int kTileHeads = kValueHeads;
-constexpr int kStep = kWarps * kGroupDims;  // positions of the block at a time
+constexpr int kStep = kWarps * kGroupDims;  // positions that a block takes at a time
 
 template <int kHeadDim>
 struct Shared {
@@ -25,7 +26,8 @@ struct Shared {
   int is_last;
 };
 
-// The scale of the weights of head `first + lane / 4`, 0 where the block has none such.
+// Returns the largest weight of query head heads.first + lane / 4 in parts lane % 4, lane % 4 + 4, ...: the maximum
+// over a quad is that of the row. Returns 0 if the block has no such head.
 __device__ __forceinline__ float ScaleOf(const SplitArgs& args, const SplitRow& row, const SplitHeads& heads) {
   const int lane = static_cast<int>(threadIdx.x & 31);
   if (lane >> 2 >= heads.count) return 0.0f;
@@ -36,14 +38,15 @@ __device__ __forceinline__ float ScaleOf(const SplitArgs& args, const SplitRow& 
   return largest;
 }
 
-// The largest over all devices; one lane of a quad loads it.
+// Returns the largest weight of query head heads.first + lane / 4 over all devices in lane 0 of each quad, 0 in the
+// others.
 __device__ __forceinline__ float ScaleOf(const DealtArgs& args, const SplitRow& row, const SplitHeads& heads) {
   const int lane = static_cast<int>(threadIdx.x & 31);
   if (lane >> 2 >= heads.count || (lane & 3) != 0) return 0.0f;
   return LargestWeight(args, HeadIndex(args, row, heads.first + (lane >> 2)));
 }
 
-// Adds the block's sums to the device's.
+// Adds the block's sums of p v to the row's sums in this device's share, which other devices read.
 template <int kHeadDim>
 __device__ void WriteSums(const DealtArgs& args, const SplitRow& row, const SplitHeads& heads, int /*parts*/,
                           Shared<kHeadDim>& s) {
@@ -53,7 +56,8 @@ __device__ void WriteSums(const DealtArgs& args, const SplitRow& row, const Spli
   }
 }
 
-// Adds the block's sums to the row's; the last block of a row and its heads writes the output.
+// Adds the block's sums of p v to the row's sums in scratch. The block that finishes the last of `parts` parts writes
+// the output; a row of one part needs no scratch. Called by all threads.
 template <int kHeadDim>
 __device__ void WriteSums(const SplitArgs& args, const SplitRow& row, const SplitHeads& heads, int parts,
                           Shared<kHeadDim>& s) {
@@ -82,6 +86,8 @@ __device__ void WriteSums(const SplitArgs& args, const SplitRow& row, const Spli
   for (int i = tid; i < count; i += kThreads) write(i / kHeadDim, i % kHeadDim, __ldcg(sums + i));
 }
 
+// Grid: args.value_blocks blocks, which take items in steps of the grid. An item is a part of a row's context and the
+// query heads of a block; a warp takes 16 positions of the part at a time.
 template <typename Args, int kHeadDim>
 __global__ void __launch_bounds__(kThreads, 3) SplitValuesKernel(const Args args) {
   extern __shared__ __align__(256) uint8_t shared_memory[];
@@ -103,9 +109,10 @@ __global__ void __launch_bounds__(kThreads, 3) SplitValuesKernel(const Args args
     const int begin = (row.first_unit() + row.item / blocks * part_units) * kSplitUnit;
     const int end = min(begin + part_units * kSplitUnit, row.length);
     const int32_t* pages = PagesOf(args, row);
-    // A lane's four positions of its warp's sixteen.
+    // First of the four positions of this lane, of the 16 positions of its warp.
     int t = begin + (tid >> 5) * kGroupDims + (lane & 3) * 4;
-    const int warp_end = end + (lane & 3) * 4;  // all lanes of a warp leave together
+    // Shifted as t is, so that the loop ends for all lanes of a warp at once.
+    const int warp_end = end + (lane & 3) * 4;
     const float* from =
         args.scratch.scores + HeadIndex(args, row, heads.first + min(lane >> 2, heads.count - 1)) * args.scratch.stride;
     const auto weights_at = [&](int at) {
@@ -118,7 +125,7 @@ __global__ void __launch_bounds__(kThreads, 3) SplitValuesKernel(const Args args
     largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
     largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
     const float scale = lane >> 2 < heads.count ? BipolarScale(largest, args.av.q_max) : 0.0f;
-    __syncthreads();  // the item before was written
+    __syncthreads();  // the sums of the previous item have been written
     for (int i = tid; i < kTileHeads * kHeadDim; i += kThreads) s.sums[i / kHeadDim][i % kHeadDim] = 0;
     if (tid < 32 && (lane & 3) == 0) s.scales[lane >> 2] = scale;
     __syncthreads();

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which rows, heads and parts of contexts a block of the split kernels takes.
+// How a block of the split kernels finds its work: a row, query heads, and a part of the row's context.
 #pragma once
 
 #include "kernels/cuda/attention/split/split.h"
 
 namespace stoch::cuda {
 
-// A row as the split kernels see it: positions [first, length) of its sequence.
+// One row of a launch. The row attends to positions [first, length) of its sequence.
 struct SplitRow {
-  int32_t index = 0;  // of the launch: where its scratch is
-  int32_t row = 0;    // of the pass
+  int32_t index = 0;  // index of the row within the launch, which selects its scratch
+  int32_t row = 0;    // index of the row within the pass
   int32_t sequence = 0;
   int32_t first = 0;
   int32_t length = 0;
-  int32_t item = 0;  // of the row's items
+  int32_t item = 0;  // index of the work item among the items of this row (FindItem)
 
   __device__ int first_unit() const { return first / kSplitUnit; }
   __device__ int units() const { return (length + kSplitUnit - 1) / kSplitUnit - first_unit(); }
@@ -23,15 +23,16 @@ __device__ __forceinline__ SplitRow RowAt(const SplitArgs& args, int index) {
   SplitRow at;
   at.index = index;
   at.row = args.row_list != nullptr ? args.row_list[index] : args.row_offset + index;
-  const PassRow info = args.attention.pass.rows[at.row];  // of the pass, which was there before its first kernel
+  // pass.rows was written before the first kernel of the pass, so no wait for the previous kernel is needed.
+  const PassRow info = args.attention.pass.rows[at.row];
   at.sequence = info.sequence;
   at.length = info.position + 1;
   at.first = args.attention.window > 0 ? max(at.length - args.attention.window, 0) : 0;
   return at;
 }
 
-// Units of a part, so that `blocks` blocks have about a part each. All lanes of a warp. Args: SplitArgs, or those of
-// dealt rows.
+// Returns the units of kSplitUnit positions in a part, such that all rows and heads have about `blocks` parts in total.
+// Called by all lanes of a warp. Args: SplitArgs or DealtArgs.
 template <typename Args>
 __device__ inline int PartUnits(const Args& args, int blocks) {
   const int lane = static_cast<int>(threadIdx.x & 31);
@@ -48,7 +49,8 @@ __device__ __forceinline__ int PartsOf(const SplitRow& row, int part_units) {
   return (row.units() + part_units - 1) / part_units;
 }
 
-// Finds item `item` of all rows, of which a row has count_of(row). False past the last one. All lanes of a warp.
+// Finds item number `item` of a launch in which a row has count_of(row) items: sets *found to the row, and found->item
+// to the item's index in the row. Returns false if `item` is past the last one. Called by all lanes of a warp.
 template <typename Args, typename CountOf>
 __device__ inline bool FindItem(const Args& args, int item, const CountOf& count_of, SplitRow* found) {
   const int lane = static_cast<int>(threadIdx.x & 31);
@@ -60,7 +62,7 @@ __device__ inline bool FindItem(const Args& args, int item, const CountOf& count
       row = RowAt(args, base + lane);
       count = count_of(row);
     }
-    int end = count;  // of the items up to this lane's
+    int end = count;  // inclusive prefix sum: items of this lane's row and of all rows of lower lanes
 #pragma unroll
     for (int s = 1; s < 32; s *= 2) {
       const int before = __shfl_up_sync(0xffffffffu, end, s);
@@ -81,11 +83,11 @@ __device__ inline bool FindItem(const Args& args, int item, const CountOf& count
   return false;
 }
 
-// Whether one block does the softmax of a row.
+// Whether one block computes the softmax of a row and query head.
 __device__ __forceinline__ bool IsOneBlock(const SplitArgs& args, const SplitRow& row) {
   return args.is_one_block || row.units() <= kSplitSoloUnits;
 }
-// Parts of a row's weights, each with a maximum.
+// Number of parts of a row's weights. scratch.weight_max has a maximum for each part.
 __device__ __forceinline__ int WeightParts(const SplitArgs& args, const SplitRow& row) {
   return IsOneBlock(args, row) ? 1 : PartsOf(row, kSplitWeightUnits);
 }
@@ -97,7 +99,7 @@ __device__ __forceinline__ const int32_t* PagesOf(const SplitArgs& args, const S
   return args.attention.pass.pages + static_cast<int64_t>(row.sequence) * args.attention.pass.max_pages;
 }
 
-// Where position t of a sequence is in the cache.
+// Place of a position in the KV cache: the page, and the slot, which is the position's index in the page.
 struct KvPlace {
   int32_t page;
   int slot;
@@ -105,16 +107,18 @@ struct KvPlace {
 __device__ __forceinline__ KvPlace PlaceOf(const KvView& kv, const int32_t* pages, int t) {
   return {__ldg(pages + (t >> kv.page_shift)), t & (kv.page_tokens - 1)};
 }
-// The cache that a launch reads, and the absolute position of a position in it.
+// KvOf returns the cache that a launch reads, AbsoluteOf the absolute position of cache position t. The overloads for
+// rows dealt over devices are in dealt.cuh.
 __device__ __forceinline__ const KvView& KvOf(const SplitArgs& args) { return args.attention.kv; }
 __device__ __forceinline__ int AbsoluteOf(const SplitArgs& /*args*/, int t) { return t; }
 
-// The heads of a block of the score and value kernels.
+// The query heads that a block of the score and value kernels computes: heads `first` to first + count - 1 of one KV
+// head.
 struct SplitHeads {
   int kv_head = 0;
-  int first = 0;  // query head
+  int first = 0;
   int count = 0;
-  int block = 0;  // of all KV heads' blocks
+  int block = 0;  // index among the head blocks of all KV heads
 };
 __device__ __forceinline__ SplitHeads HeadsAt(const SplitArgs& args, int block) {
   SplitHeads heads;

@@ -29,12 +29,12 @@ Buffer ZeroedDevice(DeviceContext& ctx, size_t bytes) {
   DeviceGuard guard(ctx.device);
   Buffer buffer = AllocateDevice(ctx.device, bytes);
   STOCH_CUDA(cudaMemsetAsync(buffer.data(), 0, bytes, ctx.stream));
-  // Others write here as soon as they please.
+  // Other devices may write here as soon as they have the address.
   STOCH_CUDA(cudaStreamSynchronize(ctx.stream));
   return buffer;
 }
 
-// Columns that device i gives.
+// Returns the columns that device i gives.
 GatherColumns ColumnsOf(const SiteReporter& reporter, const AllGatherCall& call, const GatherPlan& plan, size_t i) {
   GatherColumns columns;
   columns.reporter = reporter;
@@ -63,8 +63,8 @@ GatherShape ShapeOf(const AllGatherCall& call, const GatherPlan& plan, size_t de
   return {plan.rows, plan.widest(), vectors, call.to.size() == devices, is_recorded};
 }
 
-// Whether CUDA_LAUNCH_BLOCKING=1 is set: CUDA's switch for debuggers, and for tools that run one kernel at a time. The
-// host then waits for each kernel, so what waits for a kernel that is launched later never sees it.
+// Whether the environment has CUDA_LAUNCH_BLOCKING=1, CUDA's switch for debuggers and for tools that run one kernel at
+// a time. The host then waits for each kernel, so a kernel that waits for a kernel launched later never ends.
 bool LaunchesBlock() {
   const char* value = std::getenv("CUDA_LAUNCH_BLOCKING");
   return value != nullptr && std::string_view(value) == "1";
@@ -86,7 +86,7 @@ DeviceGroup::DeviceGroup(std::vector<DeviceContext*> contexts) : contexts_(std::
 }
 
 DeviceGroup::~DeviceGroup() {
-  // Others may still be writing into what is about to be freed.
+  // Other devices may still write to the memory that is freed next.
   for (DeviceContext* ctx : contexts_) {
     try {
       DeviceGuard guard(ctx->device);
@@ -119,7 +119,7 @@ void DeviceGroup::Announce(const DeviceContext& ctx, const AllGatherCall& call) 
   if (!shared_->Takes(call, plan)) return;
   if (!shared_->HasBegun()) {
     shared_->Begin();
-    // Nobody posts before all rows are clear.
+    // No device posts before the rows of all devices are zero.
     for (size_t i = 0; i < contexts_.size(); ++i) {
       DeviceGuard guard(contexts_[i]->device);
       LaunchDirectGather(*contexts_[i], Mail(i, call.site), {});
@@ -146,9 +146,9 @@ void DeviceGroup::AllGather(const AllGatherCall& call, const GatherPlan& plan) {
 }
 
 void DeviceGroup::RunGraph(std::string_view key, const std::function<void()>& body) {
-  // Recorded into a graph a device, exchanges of NCCL 2.28 through host memory never ended.
+  // A graph per device that recorded exchanges of NCCL 2.28 through host memory never ended.
   if (!direct_ || LaunchesBlock()) return body();
-  last_outputs_.reset();  // what runs before a replay is not what ran before the recording
+  last_outputs_.reset();  // other exchanges may run between the recording and a replay
   graphs_.Run(key, body);
 }
 

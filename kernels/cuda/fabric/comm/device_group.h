@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPUs that work on one pass together, and how they exchange what each computed.
+// GPUs of one process that work on one pass together, and how they exchange the columns that each of them computed.
 #pragma once
 
 #include <cstdint>
@@ -20,51 +20,62 @@ namespace stoch::cuda {
 
 class SharedRows;
 
-// Three routes. None: kernels that make one row of a recorded step post it to all GPUs, and those that read it poll it
-// there (shared_rows.h). Direct: every GPU stores its columns into all others' memory, in one small kernel a device. In a graph
-// that kernel also waits until theirs have come, which takes few microseconds; few numbers, as decoding has them,
-// travel as packets that announce themselves. Outside of a graph events wait, and no kernel depends on another that
-// runs at the same time. NCCL: columns are packed, all-gathered and unpacked; for GPUs that do not reach each other's
-// memory.
+// The GPUs of one model that is divided by rows. AllGather takes one of these routes:
 //
-// Errors: NcclError, CudaError; DeviceError from Check where a device waited in vain.
+// No kernel: kernels that compute one row of a recorded step post it to all GPUs, and the kernels that read the row
+// poll it there (shared_rows.h).
+//
+// Direct: every GPU stores its columns into the memory of all others, in one small kernel per device. In a graph, this
+// kernel also waits until the columns of the others have come, which takes few microseconds; few columns, as in decode,
+// travel as packets that carry their own epoch (PacketGather). Outside a graph, streams wait for events, and no kernel
+// depends on a kernel that runs at the same time.
+//
+// NCCL: columns are packed, all-gathered and unpacked, for GPUs that do not reach each other's memory.
+//
+// Errors: NcclError, CudaError; DeviceError from Check if a device waited for another one until the time limit.
 class DeviceGroup {
  public:
-  // Requires: at least two contexts of one backend, which outlive the group; peer access is enabled where it can be.
+  // Requires: at least two contexts of one backend, which outlive the group; peer access is enabled wherever it is
+  // possible.
   explicit DeviceGroup(std::vector<DeviceContext*> contexts);
   ~DeviceGroup();
   DeviceGroup(const DeviceGroup&) = delete;
   DeviceGroup& operator=(const DeviceGroup&) = delete;
 
-  // An exchange whose call was checked; call.from are in the order of the group.
-  // Async:  enqueued on every device before it returns, so no device waits for work that is yet to be issued.
+  // Runs an exchange. Requires: the call was checked; call.from are in the order of the group's contexts.
+  // Async: enqueued on every device before the function returns, so no device waits for work that has not been issued.
   void AllGather(const AllGatherCall& call, const GatherPlan& plan);
-  // Announces that the op that `ctx` runs next makes the columns which that device gives to the exchange.
+  // Announces that the next op on `ctx` computes the columns that this device gives to the exchange `call`, so that the
+  // op may post them itself.
   void Announce(const DeviceContext& ctx, const AllGatherCall& call);
-  // Throws DeviceError where the group failed since. Requires: its devices have finished.
+  // Throws DeviceError if an exchange failed since the last check. Requires: all devices of the group have finished.
   void Check();
 
-  // Backend::RunGraph over the group's devices. Eager under CUDA_LAUNCH_BLOCKING=1, where what waits for another device
-  // would never see it start (compute-sanitizer needs that switch too), and without direct access.
+  // Backend::RunGraph over the devices of the group. Runs `body` without a graph if the devices have no direct access,
+  // or under CUDA_LAUNCH_BLOCKING=1, where a kernel that waits for another device would never see that device's kernel
+  // start (compute-sanitizer needs this switch too).
   void RunGraph(std::string_view key, const std::function<void()>& body);
 
  private:
-  // Memory of one device for the direct route.
+  // Memory of one device for the direct route, in which other devices write.
   struct Mailbox {
-    Buffer flags;    // uint32 [blocks][devices]: how often each other device's block has arrived
-    Buffer arrived;  // uint32 [blocks]: how often this device's block has
-    Buffer landing;  // of packets
+    // uint32 [block][device], [kMaxGatherBlocks][kMaxGroup]: exchanges that each other device has come to
+    Buffer flags;
+    Buffer arrived;  // uint32 [kMaxGatherBlocks]: exchanges that this device's block has come to
+    Buffer landing;  // packets from other devices (PacketGather::landing)
   };
   void MakeMailboxes();
-  DirectGather Mail(size_t rank, const OpSite& site) const;  // an exchange of no columns: all wait for all
+  // Returns the arguments of an exchange without columns for device `rank`: a barrier of all devices.
+  DirectGather Mail(size_t rank, const OpSite& site) const;
   void GatherDirect(const AllGatherCall& call, const GatherPlan& plan);
-  // Requires: GatherRoute::kPackets of these columns.
+  // Enqueues the exchange of packets on every device. Requires: PlanGather chose GatherRoute::kPackets for the call.
   void GatherPackets(const AllGatherCall& call, const GatherPlan& plan, int blocks);
-  // A device that has left an exchange knows that the others came to it, not that they have read what it brought. So
-  // two exchanges in a row that write one place need another in between.
+  // Enqueues a barrier of all devices unless the outputs of `call` surely lie apart from those of the exchange before.
+  // When a device leaves an exchange, it knows that the others have come to it, but not that they have read its
+  // columns. So two exchanges in a row that write one place need a barrier in between.
   void KeepUnreadOutputs(const AllGatherCall& call);
   bool IsRecording() const;
-  // Later work of every device waits for all earlier work of all of them.
+  // Makes later work on every device's stream wait for all earlier work on the streams of all devices.
   void JoinStreams();
   void GatherThroughNccl(const AllGatherCall& call, const GatherPlan& plan);
   NcclGroup& nccl();
@@ -73,9 +84,9 @@ class DeviceGroup {
   GraphCache graphs_;
   bool direct_ = false;
   std::vector<Mailbox> mailboxes_;
-  std::optional<std::vector<TensorView>> last_outputs_;  // of the last direct exchange; empty: not known
-  Buffer failed_;                       // pinned int: 0, or one more than the rank that did not come in time
-  std::unique_ptr<SharedRows> shared_;  // null: not for these devices
+  std::optional<std::vector<TensorView>> last_outputs_;  // outputs of the last direct exchange; empty: unknown
+  Buffer failed_;                       // pinned int: 0, or 1 + the rank that did not come in time (or a larger number)
+  std::unique_ptr<SharedRows> shared_;  // null if the devices do not support shared rows
   std::unique_ptr<NcclGroup> nccl_;
 };
 

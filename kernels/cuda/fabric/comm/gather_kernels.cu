@@ -14,7 +14,7 @@ namespace {
 constexpr int kThreads = 512;
 static_assert(kGatherBlockElements == 4 * kThreads);
 
-// T is float or float4.
+// Returns element i of a row of the columns, with the prologue applied. T: float, or float4 for four columns at a time.
 template <typename T>
 __device__ __forceinline__ T ValueAt(const GatherColumns& columns, int64_t row, int64_t i) {
   const T x = reinterpret_cast<const T*>(columns.from + row * columns.from_stride)[i];
@@ -36,7 +36,8 @@ __device__ __forceinline__ uint32_t LoadAcquire(const uint32_t* from) {
   return value;
 }
 
-// Waits until `flag` has come to `turn`.
+// Waits until `flag` has reached `turn`, or until the time limit, after which *failed is 1 + peer. Called by one
+// thread.
 __device__ void AwaitPeer(const uint32_t* flag, uint32_t turn, int peer, int* failed) {
   uint64_t start = 0;
   for (int looks = 1; static_cast<int32_t>(LoadAcquire(flag) - turn) < 0; ++looks) {
@@ -44,8 +45,9 @@ __device__ void AwaitPeer(const uint32_t* flag, uint32_t turn, int peer, int* fa
   }
 }
 
-// T is float4 where rows allow it. Blocks of one index on all devices belong together: each moves its piece of the
-// columns and waits for the others' pieces, so that the kernel's end is the end of the exchange on this device.
+// Grid: launch.blocks blocks on every device. Blocks with one index on all devices belong together: each stores its
+// piece of its device's columns and waits for the pieces of the others, so that the end of the kernel is the end of the
+// exchange on this device. T: float4 if the columns are aligned, else float.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) DirectGatherKernel(const __grid_constant__ DirectGather args) {
   constexpr int64_t kWidth = sizeof(T) / sizeof(float);
@@ -70,7 +72,7 @@ __global__ void __launch_bounds__(kThreads) DirectGatherKernel(const __grid_cons
   __syncthreads();
   const int peer = static_cast<int>(threadIdx.x);
   if (peer < args.devices && peer != args.rank) {
-    // The release makes what the whole block stored before the barrier visible with it.
+    // The release store makes everything that the whole block stored before the barrier visible along with the flag.
     __threadfence_system();
     StoreRelease(args.flags[peer] + block * kMaxGroup + args.rank, turn);
     AwaitPeer(args.flags[args.rank] + block * kMaxGroup + peer, turn, peer, args.failed);
@@ -93,9 +95,9 @@ __device__ __forceinline__ uint4 LoadPacket(const uint4* from) {
   return p;
 }
 
-// Four numbers a thread. Every thread sends and awaits packets, of zeros where a device has fewer columns than others:
-// a block that has heard from all others of its index knows that they have read what it sent the turn before last,
-// whose places it writes next.
+// Grid: `blocks` blocks on every device; a thread moves four numbers. Every thread sends and awaits packets, even if
+// its device has fewer columns than others and the packets are zeros. So a block that has heard from the blocks of its
+// index on all devices knows that they have read what it sent two epochs ago, to the places that it writes next.
 __global__ void __launch_bounds__(kPacketThreads) PacketGatherKernel(const __grid_constant__ PacketGather args) {
   StartNext();
   WaitForPrevious();
@@ -144,7 +146,7 @@ __global__ void __launch_bounds__(kPacketThreads) PacketGatherKernel(const __gri
   if (threadIdx.x == 0) args.arrived[blockIdx.x] = turn;
 }
 
-// A thread waits for a column.
+// Writes a shared row to memory. A thread waits for one column and writes it.
 __global__ void __launch_bounds__(kThreads) SettleKernel(const __grid_constant__ SharedRow row) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= row.count || (i >= row.own_begin && i < row.own_end)) return;

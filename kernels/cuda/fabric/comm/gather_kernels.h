@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of an exchange between GPUs.
+// Kernels of an exchange of columns between GPUs, and their arguments.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace stoch::cuda {
 
-inline constexpr int kMaxGroup = 16;  // devices of one exchange
+inline constexpr int kMaxGroup = 16;  // most devices in one exchange
 
-// Columns that one device gives: from, or Silu(from) * from2.
+// The columns that one device gives, [rows, cols]: `from`, or Silu(from) * from2 if silu_mul. Strides are in floats.
 struct GatherColumns {
   SiteReporter reporter;
   bool silu_mul = false;
@@ -24,52 +24,59 @@ struct GatherColumns {
   int64_t cols = 0;
 };
 
-// One device's part of a direct exchange.
+// Arguments of one device (number `rank` of `devices`) in a direct exchange.
 struct DirectGather {
   GatherColumns columns;
   int rank = 0;
   int devices = 0;
-  bool in_place = false;      // its own columns are where they belong
-  float* to[kMaxGroup] = {};  // where its columns begin on each device; null where that receives nothing
+  bool in_place = false;  // the device's own columns are already in its output
+  // [devices] where this device's columns begin in the output on each device; null if a device receives nothing.
+  float* to[kMaxGroup] = {};
   int64_t to_stride[kMaxGroup] = {};
-  uint32_t* flags[kMaxGroup] = {};  // of each device: [kMaxGatherBlocks][kMaxGroup]
-  uint32_t* arrived = nullptr;      // of this device: [kMaxGatherBlocks]
-  int* failed = nullptr;            // mapped host memory
-  bool waits = true;                // false: only stores; the host's events order what comes after
+  uint32_t* flags[kMaxGroup] = {};  // [devices] each device's Mailbox::flags, [kMaxGatherBlocks][kMaxGroup]
+  uint32_t* arrived = nullptr;      // [kMaxGatherBlocks] exchanges of this device so far, by block
+  int* failed = nullptr;            // in mapped host memory: 0, or 1 + the rank that did not come in time
+  bool waits = true;                // false: the kernel only stores, and events order later work
 };
 
-// Stores this device's columns everywhere and returns (ends) once those of all others have come, or after
-// kPeerTimeoutNs without them, which is noted in `failed`.
-// Requires: kVectors or kElements, launched once on every device, with the same launch, in the same order relative to other exchanges of the
-//           group. An output may be read between two exchanges if the next one does not write it.
+// Stores this device's columns into the outputs of all devices. With args.waits, the kernel ends once the columns of
+// all other devices have come, or kPeerTimeoutNs later, when it notes the missing device in `failed`.
+// Requires: a launch of route kVectors or kElements. Every device makes one equal launch for an exchange, in one order
+// relative to other exchanges of the group. An output may be read between two exchanges if the second one does not
+// write it.
 void LaunchDirectGather(DeviceContext& ctx, const DirectGather& args, const GatherLaunch& launch);
 
-// One device's part of an exchange of packets. A packet is two numbers, each next to the epoch it belongs to: flag in
-// data. A receiver polls the packet itself, so no fence and no signal follow it.
+// Arguments of one device (number `rank` of `devices`) in an exchange of packets. A packet is 16 bytes: two numbers,
+// each next to the epoch of the exchange. A receiver polls the packet itself, so senders need no fence and no flag.
 struct PacketGather {
   GatherColumns columns;
   int rank = 0;
   int devices = 0;
-  bool in_place = false;  // its own columns are where they belong
-  float* to = nullptr;    // the whole of the outputs on this device
+  bool in_place = false;  // the device's own columns are already in `to`
+  float* to = nullptr;    // output of this device, with the columns of all devices
   int64_t to_stride = 0;
-  int64_t begin[kMaxGroup] = {};   // of each device's columns, and
-  int64_t cols[kMaxGroup] = {};    // how many
-  uint4* landing[kMaxGroup] = {};  // of each device: [2 turns][devices][kMaxGatherBlocks][kPacketThreads][2]
-  uint32_t* arrived = nullptr;     // as above: turns are counted across both kinds
+  int64_t begin[kMaxGroup] = {};  // [devices] first column of each device
+  int64_t cols[kMaxGroup] = {};   // [devices] number of columns of each device
+  // [devices] where each device receives packets: [2 epochs in turn][devices][kMaxGatherBlocks][kPacketThreads][2].
+  uint4* landing[kMaxGroup] = {};
+  uint32_t* arrived = nullptr;  // [kMaxGatherBlocks] exchanges of this device so far, of packets and direct ones
+  // In mapped host memory: 0, or 1 + the rank of a device that did not come in time.
   int* failed = nullptr;
 };
 inline constexpr size_t kLandingBytesPerDevice = 2 * sizeof(uint4) * 2 * kMaxGatherBlocks * kPacketThreads;
 
-// As LaunchDirectGather with `waits`: ends once the columns of all devices are in `to`.
-// Requires: GatherRoute::kPackets, and `to` on every device. Of an exchange's outputs nothing is written from elsewhere:
-//           what the previous one wrote may still be read by others.
+// Sends this device's columns to all other devices as packets; the kernel ends once the columns of all devices are in
+// `to`.
+// Requires: a launch of route GatherRoute::kPackets, and an output on every device. Nothing but this exchange writes
+// the output meanwhile; outputs of the exchange before may still be read by other devices.
 void LaunchPacketGather(DeviceContext& ctx, const PacketGather& args, int blocks);
 
-// Waits for the columns of a row that others post, and puts them where they belong (SharedRow::settle).
+// Launches a kernel that waits for the columns of a row that other devices post, and writes them to row.to
+// (SharedRow::settle).
 void LaunchSettleRow(const SharedRow& row, cudaStream_t stream);
 
-// Copies the columns that a device gives to `slab` [rows, cols], dense; and from there to rows `to_stride` apart.
+// LaunchPackColumns copies the columns that a device gives to `slab`, [rows, cols] without gaps. LaunchUnpackColumns
+// copies a slab to rows `to_stride` floats apart.
 void LaunchPackColumns(DeviceContext& ctx, const GatherColumns& columns, float* slab);
 void LaunchUnpackColumns(DeviceContext& ctx, const float* slab, int64_t rows, int64_t cols, float* to,
                          int64_t to_stride);

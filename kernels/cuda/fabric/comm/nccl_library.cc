@@ -21,7 +21,7 @@ std::string NcclVersionText(int version) {
 
 namespace {
 
-// The functions in use; null where the library is not there.
+// The functions of NCCL that this file calls; null if the library was not loaded.
 struct NcclLibrary {
   decltype(&ncclGetVersion) get_version = nullptr;
   decltype(&ncclGetErrorString) error_string = nullptr;
@@ -44,7 +44,7 @@ bool Find(void* handle, const char* name, F* function) {
 
 NcclLibrary Load() {
   NcclLibrary nccl;
-  // NVLink multicast can take a host's GPUs out of service when a program dies in the middle of it.
+  // NVLink multicast can take a host's GPUs out of service if a program that uses it dies.
   setenv("NCCL_NVLS_ENABLE", "0", 1);
   void* handle = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {

@@ -30,7 +30,7 @@ int PeerAttribute(cudaDeviceP2PAttr attribute, const Device& from, const Device&
   return value;
 }
 
-// Calls f(from, to) for every ordered pair.
+// Calls f(from, to) for every ordered pair of different devices.
 template <typename F>
 void ForEachPair(std::span<const Device> devices, const F& f) {
   for (const Device& from : devices) {
@@ -43,7 +43,7 @@ void ForEachPair(std::span<const Device> devices, const F& f) {
 }  // namespace
 
 void EnablePeerAccess(std::span<const Device> devices) {
-  // Peer access belongs to the process, as CUDA's contexts do; to ask for it twice is an error.
+  // Peer access belongs to the process, as CUDA contexts do, and enabling it twice is an error.
   static std::mutex mutex;
   static std::set<std::pair<int, int>> enabled;
   const std::lock_guard lock(mutex);
@@ -52,7 +52,7 @@ void EnablePeerAccess(std::span<const Device> devices) {
     DeviceGuard guard(from);
     const cudaError_t code = cudaDeviceEnablePeerAccess(OrdinalOf(to.index), 0);
     if (code == cudaErrorPeerAccessAlreadyEnabled) {
-      (void)cudaGetLastError();  // by another library of this process
+      (void)cudaGetLastError();  // another library of this process enabled it
     } else {
       STOCH_CUDA(code);
     }
@@ -83,7 +83,7 @@ std::vector<DeviceLink> ReadLinks(std::span<const Device> devices) {
     if (AreOneGpu(from, to)) {
       link.detail = "the same GPU";
     } else if (link.direct) {
-      // Only NVLink carries atomics between two GPUs.
+      // Atomics between two GPUs are native only over NVLink.
       const bool nvlink = PeerAttribute(cudaDevP2PAttrNativeAtomicSupported, from, to) != 0;
       link.detail = std::string(nvlink ? "NVLink" : "PCIe") + ", performance rank " +
                     std::to_string(PeerAttribute(cudaDevP2PAttrPerformanceRank, from, to));

@@ -92,7 +92,7 @@ bool SharedRows::Offer(const AllGatherCall& call, const GatherPlan& plan) {
     posted += is_posted ? 1 : 0;
   }
   if (posted == 0) return false;
-  if (posted < contexts_.size()) {  // their words are in the way of later rows
+  if (posted < contexts_.size()) {  // words that were posted would stay in buffers of later rows
     for (DeviceContext* ctx : contexts_) ctx->shared_slot.by = nullptr;
     return false;
   }

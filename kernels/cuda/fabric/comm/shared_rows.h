@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows that GPUs make together while graphs are recorded: whoever makes columns of one posts them on every GPU
-// (handover/row_channel.h), and whoever reads it polls it on its own. An exchange is then no kernel; it takes the way of a
-// word to another GPU.
+// Rows that GPUs make together while graphs are recorded. A kernel that computes columns of such a row posts them on
+// every GPU (handover/row_channel.h), and a kernel that reads the row polls it in its own GPU's memory. So an exchange
+// is not a kernel, and takes only as long as a word needs to reach another GPU.
 #pragma once
 
 #include <array>
@@ -14,24 +14,32 @@
 
 namespace stoch::cuda {
 
-// The rows of a group. Four take turns, whoever posts to number n sets number n - 2 to 0, and all are 0 when a recording
-// begins to use them. That is in time: a device posts to n + 2, where n - 2 was, only once it has all of n + 1, whose
-// words each device posts after the kernel has ended that posted to n and cleared n - 2 there. And nobody reads n - 2 any
-// more: what posts to n is behind the reader of n - 1.
+// Shared row buffers of a group of devices. Each device has four row buffers that take turns: row number n uses buffer
+// n mod 4, the kernel that posts to row n zeroes row n - 2, and all buffers are zero when a recording begins to use
+// them.
+//
+// The zeros are in time for row n + 2, which uses the buffer of row n - 2: a device posts to row n + 2 only once it has
+// all of row n + 1, and every device posts to row n + 1 only after the end of its kernel that posted to row n and zeroed
+// row n - 2. No kernel still reads row n - 2 then: the kernel that posts to row n starts after the reader of row n - 1.
 class SharedRows {
  public:
-  // Null where one of the devices cannot, or there are too many. Requires: every device reaches every other's memory;
-  // all given outlive the rows. `failed`: mapped host memory. Errors: DeviceError, OutOfMemory.
+  // Returns null if a device does not support shared rows, or there are too many devices. Requires: every device
+  // reaches every other device's memory; contexts and `failed` outlive the object. failed: int in mapped host memory, 0
+  // or the mark of a device that did not come in time. Errors: DeviceError, OutOfMemory.
   static std::unique_ptr<SharedRows> Make(const std::vector<DeviceContext*>& contexts, int* failed);
 
-  // Whether an exchange is of a row that every device makes a part of and reads. Requires: the call was checked.
+  // Whether a call exchanges one row of which every device makes a part and which every device reads. Requires: the
+  // call was checked.
   bool Takes(const AllGatherCall& call, const GatherPlan& plan) const;
-  // Whether this recording uses the rows. If not, Begin, and then every device waits for all.
+  // HasBegun: whether the current recording uses shared rows. If it does not, call Begin, which zeroes all buffers, and
+  // then let all devices wait for each other.
   bool HasBegun() const;
   void Begin();
-  // The op that device `rank` runs next makes its part. Requires: Takes, HasBegun.
+  // Announces that the next op of device `rank` makes this device's part of the row. Requires: Takes(call, plan) and
+  // HasBegun().
   void Announce(size_t rank, const AllGatherCall& call, const GatherPlan& plan);
-  // Offers the row to the next op of every device, where each has posted its part: the exchange is done.
+  // If every device has posted its part, offers the row to the next op of every device and returns true: the exchange
+  // is done. Otherwise returns false.
   bool Offer(const AllGatherCall& call, const GatherPlan& plan);
 
  private:
@@ -42,9 +50,9 @@ class SharedRows {
 
   std::vector<DeviceContext*> contexts_;
   int* failed_;
-  std::vector<Buffer> rows_;                // of each device: [kTurns][kChannelWords]
-  int64_t number_ = 0;                      // of the row that is made next
-  std::array<int64_t, kTurns> words_ = {};  // of row number, modulo kTurns
+  std::vector<Buffer> rows_;                // [device] memory of its rows: [kTurns][kChannelWords]
+  int64_t number_ = 0;                      // number of the row that is made next
+  std::array<int64_t, kTurns> words_ = {};  // words used of row n, at n mod kTurns
 };
 
 }  // namespace stoch::cuda

@@ -18,15 +18,15 @@
 namespace stoch::cuda {
 namespace {
 
-// Some KV heads of a sequence.
+// One round of the ring: some KV heads of a sequence.
 struct Round {
   size_t sequence = 0;
-  int64_t first_page = 0;  // pages before it stay where they are
+  int64_t first_page = 0;  // first page of the sequence that travels
   int first_head = 0;
   int heads = 1;
 };
 
-// A call on its way.
+// One call whose keys and values go around the ring.
 class RingPass {
  public:
   RingPass(const RingAttentionCall& call, const std::vector<RingPart>& parts)
@@ -54,7 +54,8 @@ class RingPass {
     return int64_t{layout_.sequences[sequence].start_position} + layout_.sequences[sequence].num_rows;
   }
   int64_t PagesOf(size_t sequence) const { return (LengthOf(sequence) + spec_.page_tokens - 1) / spec_.page_tokens; }
-  // The kernel of dilated attention reads admitted positions alone; others read what a window hides, too.
+  // First page that travels. The kernel of dilated attention reads only admitted positions, so earlier pages are not
+  // needed; other kernels also read positions that a window hides.
   int64_t FirstPage(size_t sequence) const {
     const AttentionCall& call = call_.parts.front();
     if (call.dilated.empty()) return 0;
@@ -64,7 +65,7 @@ class RingPass {
     return part.places().window(part.scratch, static_cast<int>(round % kRingWindows), part.args.kv, at(round).heads);
   }
   RingBlock BlockOf(const RingPart& part, int64_t round, int origin) const;
-  // The rows of a round's sequence, and its query heads, over the round's window.
+  // Arguments for the rows of a round's sequence and the query heads of its KV heads, over the window of the round.
   AttentionArgs WindowArgs(const RingPart& part, int64_t round) const;
   AttendedRows WindowRows(int rank, int64_t round);
   void Compute(int rank, int64_t round);
@@ -76,7 +77,7 @@ class RingPass {
   int group_;
   const PassLimits limits_;
   std::vector<Round> rounds_;
-  std::vector<std::vector<QueryTile>> tiles_;  // [rank]: of the sequence at hand, as the device has them
+  std::vector<std::vector<QueryTile>> tiles_;  // [rank] tiles of the current round's sequence, the host's copy
 };
 
 RingBlock RingPass::BlockOf(const RingPart& part, int64_t round, int origin) const {
@@ -142,7 +143,7 @@ AttentionArgs RingPass::WindowArgs(const RingPart& part, int64_t round) const {
   return args;
 }
 
-// Rows of a sequence with enough of them go through tiles, the others by themselves.
+// Rows of a sequence go through tiles if there are at least kLongSequenceRows, otherwise each row by itself.
 AttendedRows RingPass::WindowRows(int rank, int64_t round) {
   const RingPart& part = PartOf(rank);
   std::vector<QueryTile>& tiles = tiles_[static_cast<size_t>(rank)];
@@ -170,7 +171,7 @@ AttendedRows RingPass::WindowRows(int rank, int64_t round) {
   return attended;
 }
 
-// All rows are of one sequence, and its keys and values are in the window.
+// Describes a round to the planner: all rows are of one sequence, whose keys and values are in the window.
 AttentionPass PassOf(const AttentionArgs& args, const AttendedRows& rows, const DilatedPairs& pairs) {
   AttentionPass pass = AttentionPass::Rows(args.rows, rows.all.max_length, AttentionUse::kRing);
   pass.short_rows = rows.short_rows.count;

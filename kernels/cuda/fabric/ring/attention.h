@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RingAttention of GPUs (kernels/ring.h).
+// RingAttention (kernels/ring.h) on GPUs.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,11 @@
 
 namespace stoch::cuda {
 
-// State that the devices of a ring keep from call to call.
+// State that the devices of a ring keep from call to call: exchanges of keys and of queries, and which pass each device
+// has dealt.
 struct RingGroup {
-  // Requires: contexts that outlive this, on distinct devices; `direct`: all reach each other.
+  // Requires: contexts that outlive the object, on distinct devices. direct: every device reaches every other device's
+  // memory.
   RingGroup(const std::vector<DeviceContext*>& contexts, bool direct)
       : ring(contexts, direct), query(contexts, direct) {}
   RingExchange ring;
@@ -24,8 +26,9 @@ struct RingGroup {
   std::vector<DealtKey> dealt;
 };
 
-// kAuto: queries go to the keys where no sequence of the pass has more than a few rows, by codes; otherwise keys and
-// values go the ring. contexts: of the parts' devices.
+// Runs one RingAttentionCall. With RingRoute::kAuto, queries go to the devices that have the keys if no sequence of the
+// pass has more than kQueryRows rows and the cache holds codes; otherwise keys and values go around the ring. contexts:
+// [part] of the parts' devices.
 // Errors: those of RingAttention; InvalidInput for RingRoute::kQuery in kExact.
 void RunRingAttention(const std::vector<DeviceContext*>& contexts, RingGroup& group, const RingAttentionCall& call,
                       RingProbe* probe);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The host's polling for events, with a time limit.
+// Polling for CUDA events by the host, with a time limit.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,9 +8,10 @@
 
 namespace stoch::cuda {
 
-// Whether what comes before the event has happened. Errors: CudaError.
+// Whether all work before the event has ended. Errors: CudaError.
 bool HasPassed(cudaEvent_t event);
-// Waits for an event, `limit_ms` at most where that is not negative. False where the limit passes first.
+// Polls until the event has passed, and returns true. If limit_ms is not negative, gives up after limit_ms milliseconds
+// and returns false.
 bool WaitForEvent(cudaEvent_t event, int64_t limit_ms);
 
 }  // namespace stoch::cuda

@@ -16,7 +16,7 @@
 namespace stoch::cuda {
 namespace {
 
-// Asks for every KV head of a hop.
+// Shows the probe every KV head of a hop before the hop is sent. Returns false if the probe drops one.
 bool MaySend(RingProbe& probe, RingHop hop, int64_t heads) {
   bool all = true;
   for (int64_t i = 0; i < heads; ++i, ++hop.kv_head) all = probe.OnSend(hop) && all;
@@ -36,7 +36,7 @@ RingExchange::RingExchange(std::vector<DeviceContext*> contexts, bool direct) {
     Rank& rank = ranks_[i];
     rank.ctx = contexts[i];
     DeviceGuard guard(rank.ctx->device);
-    // Small kernels and copies, which others wait for: before the blocks of large grids.
+    // Other devices wait for these small kernels and copies, so they have priority over the blocks of large grids.
     int least = 0;
     int greatest = 0;
     STOCH_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
@@ -61,7 +61,7 @@ void RingExchange::MakeEvents() {
     ForEvents(rank.window_free, kAhead, make);
     ForEvents(rank.window_full, kAhead, make);
     for (cudaEvent_t* due : rank.due) ForEvents(due, hops, make);
-    // A copy to a peer ends on the stream of who sends it, a hop through the host on that of who receives it.
+    // A copy to a peer ends on the stream of the sender, a hop through the host on the stream of the receiver.
     DeviceGuard ends(at(route_ == HopRoute::kPeer ? i : next(i)).ctx->device);
     make(&rank.unstaged);
     for (cudaEvent_t* arrived : rank.arrived) ForEvents(arrived, hops, make);
@@ -71,7 +71,7 @@ void RingExchange::MakeEvents() {
 RingExchange::~RingExchange() { Release(); }
 
 void RingExchange::Release() {
-  // Work may still be on its way between devices.
+  // Copies between devices may still be in flight.
   for (Rank& rank : ranks_) {
     try {
       DeviceGuard guard(rank.ctx->device);
@@ -152,7 +152,7 @@ void RingExchange::IssueRound(const RingRounds& rounds, int64_t round,
     rounds.unpack(rank, round, rank, at(rank).stream, slab_of(rank, 0));
   }
   for (int hop = 1; hop < ranks(); ++hop) {
-    // Rank by rank in three turns: whatever one waits for was recorded in the turn before.
+    // Three loops over the ranks: an event that a rank waits for was recorded in an earlier loop.
     for (Rank& rank : ranks_) {
       DeviceGuard guard(rank.ctx->device);
       STOCH_CUDA(cudaEventRecord(rank.slab_free, rank.stream));

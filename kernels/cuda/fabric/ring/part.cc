@@ -78,7 +78,7 @@ void AppendKeys(const RingPart& part) {
   DeviceGuard guard(part.ctx->device);
   AttentionArgs keys = part.args;
   if (part.cache->spec().mode == AttentionMode::kExact) {
-    return LaunchAppendValues(*part.ctx, keys, false, part.rows.slots);  // and rotates the queries
+    return LaunchAppendValues(*part.ctx, keys, false, part.rows.slots);  // also rotates the queries (RoPE)
   }
   keys.num_heads = 0;
   const ScTables& qk = part.ctx->tables.Get(part.cache->qk(part.call->cache_layer));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One device's part of a RingAttention call.
+// The part of a RingAttention call that one device runs.
 #pragma once
 
 #include <cstdint>
@@ -20,27 +20,29 @@ struct RingPart {
   const CudaPass* pass = nullptr;
   uint8_t* scratch = nullptr;
   Stripe stripe;
-  std::vector<DealtRows> dealt = {};  // by sequence
-  DealtPass rows = {};                // of the scratch
-  AttentionArgs args = {};            // of all rows and heads that the device owns, over the striped cache
+  std::vector<DealtRows> dealt = {};  // [sequence] the device's rows of each sequence
+  DealtPass rows = {};                // the device's rows, in its scratch
+  AttentionArgs args = {};            // arguments for all rows and heads of the device, over the striped cache
 
   RingPlaces places() const { return {cache->spec(), call->num_heads, pass->limits()}; }
 };
 
-// The parts of a checked call, in the order of stripes. contexts: of their devices.
-// Errors: InvalidInput for scratch that is too small.
+// Makes the parts of a checked call, in the order of stripes. contexts: [part] of the parts' devices.
+// Errors: InvalidInput if a device's scratch is too small.
 std::vector<RingPart> MakeRingParts(const std::vector<DeviceContext*>& contexts, const RingAttentionCall& call);
 
-// Which pass a device's scratch has dealt rows of.
+// Names the pass whose rows (DealtPass) a device's scratch has.
 struct DealtKey {
-  uint64_t upload = 0;  // CudaPass::upload
+  uint64_t upload = 0;  // CudaPass::upload: number of the upload of the pass
   const uint8_t* scratch = nullptr;
   bool operator==(const DealtKey&) const = default;
 };
 
-// Writes the rows of the pass to the scratch of every device that does not have them yet: layers share a pass.
+// Writes the rows of the pass to the scratch of every device that does not have them yet according to `known`, and
+// updates it. All layers of a pass share these rows.
 void DealRows(const std::vector<RingPart>& parts, std::vector<DealtKey>& known);
-// Keys and values of the device's rows go to its cache; kExact: and the queries are rotated.
+// Appends the keys and values of the device's rows to its cache. With kExact it also rotates the queries (RoPE) in
+// place.
 void AppendKeys(const RingPart& part);
 
 }  // namespace stoch::cuda

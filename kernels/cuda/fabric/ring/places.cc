@@ -31,7 +31,7 @@ DealtPass RingPlaces::dealt(uint8_t* scratch) const {
 
 KvView RingPlaces::window(uint8_t* scratch, int index, const KvView& cache, int kv_heads) const {
   uint8_t* const at = scratch + index * layout_.window_bytes;
-  KvView view = cache;  // its shape and swapped streams
+  KvView view = cache;  // takes its shape and the swapped streams
   view.num_kv_heads = kv_heads;
   if (exact_) {
     view.k = reinterpret_cast<float*>(at + layout_.keys);

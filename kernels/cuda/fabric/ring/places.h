@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pointers to what RingAttention works on in the scratch of a device (kernels/plan/attention/ring.h).
+// Pointers to the parts of the scratch of a device that RingAttention uses (kernels/plan/attention/ring.h has the
+// layout).
 #pragma once
 
 #include <cstdint>
@@ -11,21 +12,24 @@
 
 namespace stoch::cuda {
 
-// The rows of a pass that one device runs; device memory, rows of a sequence together.
+// The rows of a pass that one device runs, in device memory; rows of one sequence are together. A window is the keys
+// and values of one sequence, with all positions.
 struct DealtPass {
-  int32_t* positions = nullptr;       // [rows] absolute
-  int32_t* row_sequence = nullptr;    // [rows]: 0, a window has one sequence
-  PassRow* rows = nullptr;            // [rows], of sequence 0
-  int32_t* slots = nullptr;           // [rows] in the striped cache, as LaunchAppendCodes wants them
-  QueryTile* tiles = nullptr;         // of sequence s from DealtTiles(s, first row) on: longest context first
-  PassSequence* sequences = nullptr;  // [sequences] as the only one of a window
-  int32_t* pages = nullptr;           // of a window: 0, 1, 2, ...
+  int32_t* positions = nullptr;     // [rows] absolute positions
+  int32_t* row_sequence = nullptr;  // [rows] 0, because a window has one sequence
+  PassRow* rows = nullptr;          // [rows] rows of sequence 0
+  int32_t* slots = nullptr;         // [rows] places in the striped cache (LaunchAppendCodes)
+  // Tiles of sequence s from FirstDealtTile(s, first row) on, longest context first.
+  QueryTile* tiles = nullptr;
+  PassSequence* sequences = nullptr;  // [sequences] each as the only sequence of a window
+  int32_t* pages = nullptr;           // [pages] pages of a window: 0, 1, 2, ...
 };
 
-// A device's share of an op by queries, which begins at `share`.
+// Returns pointers into the memory at `share`, in which a device has its results of an op whose queries go to the keys.
 QueryShare ShareAt(const ShareLayout& layout, uint8_t* share);
 
-// Parts of a device's scratch.
+// Finds the parts of a device's scratch for RingAttention. In every function, `scratch` is the address of its first
+// byte.
 class RingPlaces {
  public:
   // Requires: a spec with stripes that MakeKvCache takes.
@@ -35,11 +39,12 @@ class RingPlaces {
 
   uint8_t* slab(uint8_t* scratch, int index) const { return scratch + layout_.slabs + index * layout_.slab_bytes; }
   DealtPass dealt(uint8_t* scratch) const;
-  // A window as a cache of one layer and some KV heads whose pages are those of a sequence in order. `cache`: whose
-  // window.
+  // Returns window number `index` as a cache of one layer and `kv_heads` KV heads, whose pages are those of a sequence
+  // in order. cache: the device's striped cache, from which the window has its shape.
   KvView window(uint8_t* scratch, int index, const KvView& cache, int kv_heads) const;
 
-  // ---- Of rows whose queries go to the keys; there is none of it in kExact.
+  // Parts for rows whose queries go to the keys (QueryExchange); absent in kExact. queries: [rows] all rows of the
+  // pass. area: number `index` of two.
   DealtQuery* queries(uint8_t* scratch) const { return reinterpret_cast<DealtQuery*>(scratch + layout_.queries); }
   uint8_t* area(uint8_t* scratch, int index) const { return scratch + layout_.areas + index * layout_.area_bytes; }
   int64_t area_bytes() const { return layout_.area_bytes; }

@@ -13,13 +13,15 @@
 namespace stoch::cuda {
 namespace {
 
-// Rows of a pass whose queries go to the keys together.
+// Consecutive rows of a pass whose queries go to the keys together, on all devices.
 class QueryRows {
  public:
-  // scores: of each rank; stride: floats of the scores of a row and head.
+  // scores: [rank] scratch for scores, [count][num_heads][stride] floats each. The rows are [first, first + count) of
+  // the pass.
   QueryRows(const std::vector<RingPart>& parts, QueryExchange& exchange, const std::vector<float*>& scores,
             int64_t first, int64_t count, int64_t stride);
-  // with_keys: the keys and values of the whole pass go to the caches first. Requires then: all rows of the pass.
+  // Runs all steps. with_keys: the keys and values of the whole pass are appended to the caches first, which requires
+  // that these are all rows of the pass.
   void Run(bool with_keys, RingProbe* probe);
 
  private:
@@ -29,7 +31,7 @@ class QueryRows {
   int ranks() const { return static_cast<int>(parts_.size()); }
   DealtAttention ArgsOf(int rank) const;
   uint8_t* AreaOf(int rank) const;
-  // Bytes [begin, end) of a rank's share.
+  // Returns bytes [begin, end) of a rank's share (QueryShare), which the exchange then shows to the other ranks.
   SharedBytes Shared(int rank, int64_t begin, int64_t end) const;
   SharedBytes Append(int rank, bool with_keys);
 
@@ -39,7 +41,8 @@ class QueryRows {
   int64_t first_;
   int64_t count_;
   int64_t stride_;
-  std::vector<int32_t> first_own_, own_rows_;  // [rank]: which of its rows these are
+  // [rank] first of these rows among the rank's own rows of the pass, and number of rows that it owns
+  std::vector<int32_t> first_own_, own_rows_;
   std::vector<ShareLayout> layouts_;
   std::vector<DealtAttention> args_;
 };
@@ -173,10 +176,10 @@ void AttendByQuery(const std::vector<RingPart>& parts, QueryExchange& exchange, 
   const int64_t at_once = QueryScoreRows(spec, num_heads, front.pass->limits(), stride);
   const bool all = rows <= at_once;
   if (!all) {
-    // Every row of the pass sees the keys of those before it.
+    // Every row of the pass sees the keys of the rows before it, so all keys are appended before the first rows run.
     for (const RingPart& part : parts) AppendKeys(part);
   }
-  // Scratch of the device alone: the next op of its stream may have the memory.
+  // Workspace of the device alone: no other device reads it, so later ops on the stream may reuse it at once.
   std::deque<Scratch> scratch;
   std::vector<float*> scores;
   for (const RingPart& part : parts) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of a few rows over dealt positions: queries go to the keys, and small results are exchanged.
+// Attention of a few rows over positions that are distributed over devices: queries go to the devices that have the
+// keys, and small results are exchanged.
 #pragma once
 
 #include <vector>
@@ -9,7 +10,8 @@
 
 namespace stoch::cuda {
 
-// parts: in the order of stripes, of a checked call, and dealt. Keys and values of the pass's rows go to the caches too.
+// Runs all rows of a checked call, and appends their keys and values to the caches. parts: in the order of stripes,
+// after DealRows.
 // Errors: LostHop, of this op or an earlier one.
 void AttendByQuery(const std::vector<RingPart>& parts, QueryExchange& exchange, RingProbe* probe);
 

@@ -24,7 +24,7 @@ QueryExchange::QueryExchange(std::vector<DeviceContext*> contexts, bool direct) 
 }
 
 QueryExchange::~QueryExchange() {
-  // Others may still read what is about to be freed.
+  // Other devices may still read the memory that is freed next.
   for (Rank& rank : ranks_) {
     try {
       DeviceGuard guard(rank.ctx->device);
@@ -54,7 +54,8 @@ RingHop QueryExchange::HopOf(const OpSite& site, int exchange, size_t from, size
   return hop;
 }
 
-// Halves, whatever area an op takes of one: models whose areas differ share the memory.
+// Returns the half of the staging memory that belongs to an area. Halves of all the memory, whatever size the area of
+// an op has: models with different areas share the memory.
 uint8_t* QueryExchange::StagingOf(const Rank& rank, int area) {
   return static_cast<uint8_t*>(rank.staging.data()) + area * (rank.staging.bytes() / kAreas);
 }
@@ -71,7 +72,7 @@ void QueryExchange::WaitForOthers(size_t rank, int step) {
   }
 }
 
-// After an op that was given up, which others may still be reading for.
+// Makes all devices wait for each other after an op that was given up, whose areas others may still read.
 void QueryExchange::Join() {
   for (Rank& rank : ranks_) {
     DeviceGuard guard(rank.ctx->device);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPUs that share small results with each other: each writes its own, and reads the others' after their events.
+// GPUs that share small results in steps: each writes its own results, and reads the results of the others after their
+// events.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,54 +18,59 @@
 
 namespace stoch::cuda {
 
-// Bytes that a device has written in a step for the others to read; on the device.
+// Bytes in device memory that a device has written in a step for the other devices to read.
 struct SharedBytes {
   const uint8_t* from = nullptr;
-  int64_t at = 0;  // of the area that it is in
+  int64_t at = 0;  // offset in the area that holds them
   int64_t bytes = 0;
 };
 
-// An op of several steps on the devices' own streams. Between two steps every device waits for all others. No deadlock
-// by construction: a stream waits only for events that were recorded before the wait was issued, and no kernel waits.
+// Orders the steps of an op on the devices' own streams: between two steps, every device waits for all others. No
+// deadlock is possible: a stream waits only for events that were recorded before the wait was issued, and no kernel
+// waits for another device.
 //
-// Two routes. Where GPUs reach each other's memory, kernels read what others wrote where it is; elsewhere every device
-// copies it to pinned memory of the host, which they read.
+// If the GPUs reach each other's memory, kernels read the results in the memory of the device that wrote them.
+// Otherwise every device copies its results to pinned host memory, from which the kernels of the others read.
 //
-// The host does not wait for an op to end. It polls for the exchanges of an op when it issues a later one, or in
-// Settle; the limit of an exchange counts from when all devices had come to it.
+// The host does not wait until an op has ended. It polls for the exchanges of an op when it issues a later one, or in
+// Settle. The time limit of an exchange counts from when all devices have come to it.
 class QueryExchange {
  public:
   static constexpr int kSteps = 6;
   static constexpr int kExchanges = kSteps - 1;
   static constexpr int kAreas = kQueryAreas;
 
-  // Requires: contexts that outlive this, on distinct devices; `direct`: all reach each other.
+  // Requires: contexts that outlive the object, on distinct devices. direct: every device reaches every other device's
+  // memory.
   QueryExchange(std::vector<DeviceContext*> contexts, bool direct);
   ~QueryExchange();
   QueryExchange(const QueryExchange&) = delete;
   QueryExchange& operator=(const QueryExchange&) = delete;
 
-  // Begins an op. area_bytes: of an area. Errors: LostHop of an earlier one.
+  // Begins an op. area_bytes: size of the memory (area) in which each device writes its results. Errors: LostHop of an
+  // earlier op.
   void Begin(const OpSite& site, int64_t area_bytes, RingProbe* probe);
-  // The next step of all devices: `run` enqueues that of one, with the device current, and says what it shares.
-  // Errors: LostHop where the probe says so.
+  // Issues the next step on all devices: run(rank) enqueues the step of one device, which is current, and returns the
+  // bytes that it shares with the others.
+  // Errors: LostHop if the probe drops a hop.
   void Step(const std::function<SharedBytes(int rank)>& run);
-  // Polls for all exchanges of ops that were issued. Errors: LostHop.
+  // Polls for all exchanges of the ops that were issued. Errors: LostHop.
   void Settle();
 
-  // The area, two in turn, that a device writes its share to: whoever read an area has done so before the op after
-  // the next begins.
+  // Index of the area in which the devices write their results in this op. Two areas take turns: whoever reads an area
+  // has done so before the op after the next begins.
   int area() const { return area_; }
-  // Where others read what `rank` writes to its area of this op.
+  // Returns where other devices read what `rank` writes to its area of this op. area: the area in the rank's device
+  // memory.
   uint8_t* ReadPlace(int rank, uint8_t* area) const;
 
  private:
-  static constexpr int kAhead = 16;  // ops that the host may have issued before it has seen their exchanges
+  static constexpr int kAhead = 16;  // ops that the host may issue before it has polled for their exchanges
   using Events = std::array<std::array<cudaEvent_t, kSteps>, kAhead>;
   struct Rank {
     DeviceContext* ctx = nullptr;
-    Events done = {};  // the device has done a step of an op
-    Buffer staging;    // pinned, a copy of each area; empty where devices read each other's memory
+    Events done = {};  // [op slot][step] the device has finished the step
+    Buffer staging;    // pinned copies of both areas; empty if devices read each other's memory
   };
   struct Op {
     OpSite site;
@@ -80,12 +86,12 @@ class QueryExchange {
   std::vector<Rank> ranks_;
   const bool direct_;
   RingProbe* probe_ = nullptr;
-  std::deque<Op> issued_;  // and not polled for
+  std::deque<Op> issued_;  // ops that were issued and not yet polled for
   OpSite site_;
   int slot_ = 0;
   int step_ = 0;
   int area_ = 0;
-  bool is_whole_ = false;  // the last op was issued to its end, and nothing before it was lost
+  bool is_whole_ = false;  // the last op was issued to its end, and no hop was lost before it
 };
 
 }  // namespace stoch::cuda

@@ -19,7 +19,8 @@ struct DealArgs {
   int32_t page_shift = 0;
 };
 
-// blockIdx.y is a sequence, a thread one of its rows, tiles or pages.
+// Fills args.dealt with the rows of the pass that the device owns. Grid: y is a sequence; a thread writes one of the
+// sequence's rows, one of its tiles, and one page number of a window.
 __global__ void __launch_bounds__(kThreads) DealKernel(const DealArgs args) {
   __shared__ int32_t shared_first;
   const StripeView& stripe = args.stripe;
@@ -61,18 +62,19 @@ __global__ void __launch_bounds__(kThreads) DealKernel(const DealArgs args) {
 }
 
 struct BlockArgs {
-  KvView kv;  // the cache, or a window
+  KvView kv;  // the striped cache, or a window
   StripeView stripe;
   const int32_t* page_list = nullptr;
   int32_t first_page = 0;
   uint32_t* slab = nullptr;
   int32_t first_head = 0;
-  int32_t count = 0;  // positions of a page
+  int32_t count = 0;  // positions of the stripe in a page
 };
 
-// Visits word `i` of a page's block: to(array, row, j, dim) has what a position's place is made of.
-// Words of k: [dim / 4][position]; of v: [position / 4][dim]; scales of k, of v: [position]. Exact numbers:
-// [position][dim] of k, of v.
+// Calls take(word, i, numbers) for every word i of the block of one page (blockIdx.x) and KV head (blockIdx.y) in the
+// slab. A block has `numbers` words of keys [dim / 4][position], as many words of values [position / 4][dim], then
+// scales of keys [position] and of values [position]. In exact attention it has floats of keys [position][dim] and of
+// values [position][dim]. Called by all threads.
 template <typename Take>
 __device__ __forceinline__ void ForWords(const BlockArgs& args, const Take& take) {
   const KvView& kv = args.kv;
@@ -83,6 +85,7 @@ __device__ __forceinline__ void ForWords(const BlockArgs& args, const Take& take
   for (int i = static_cast<int>(threadIdx.x); i < words; i += kThreads) take(slab[i], i, numbers);
 }
 
+// Copies a device's own positions from its cache to a slab. Grid: x is a page, y a KV head of the block.
 __global__ void __launch_bounds__(kThreads) PackKernel(const BlockArgs args) {
   const KvView& kv = args.kv;
   const int32_t page_number = args.page_list[args.first_page + static_cast<int32_t>(blockIdx.x)];
@@ -106,11 +109,12 @@ __global__ void __launch_bounds__(kThreads) PackKernel(const BlockArgs args) {
   });
 }
 
+// Copies the positions of a slab to their places in a window. Grid: x is a page, y a KV head of the block.
 __global__ void __launch_bounds__(kThreads) UnpackKernel(const BlockArgs args) {
   const KvView& kv = args.kv;
   const int32_t page = args.first_page + static_cast<int32_t>(blockIdx.x);
   const auto head = static_cast<int>(blockIdx.y);
-  const auto slot_of = [&](int j) { return args.stripe.Absolute(j); };  // pages hold whole periods
+  const auto slot_of = [&](int j) { return args.stripe.Absolute(j); };  // pages hold whole stripe periods
   ForWords(args, [&](uint32_t& word, int i, int numbers) {
     const bool is_k = i < numbers;
     if (!is_k) i -= numbers;
@@ -125,7 +129,7 @@ __global__ void __launch_bounds__(kThreads) UnpackKernel(const BlockArgs args) {
         kv.v_words[kv.VWord(page, head, slot_of(j) >> 2, dim)] = word;
         return;
       }
-      // Stripes of two positions: halves of a word belong to different words of the window.
+      // A stripe of two positions: the halves of a word belong to different words of the window.
       for (int half = 0; half < 2; ++half) {
         const int slot = slot_of(j + 2 * half);
         auto* to = reinterpret_cast<uint16_t*>(kv.v_words + kv.VWord(page, head, slot >> 2, dim)) + (slot >> 1 & 1);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dealing a pass on its device, and the way of keys and values from striped caches to windows.
+// Kernels that select a device's rows of a pass, and that copy keys and values from striped caches to windows (all
+// positions of one sequence).
 #pragma once
 
 #include <cstdint>
@@ -11,24 +12,25 @@
 namespace stoch::cuda {
 
 // Fills `dealt` with the rows of `pass` that the stripe owns.
-// Requires: max_rows bounds the dealt rows of a sequence; pages those of a window.
+// Requires: max_rows is at least the stripe's rows of any sequence; pages is the number of pages of a window.
 void LaunchDeal(DeviceContext& ctx, const PassView& pass, int64_t sequences, int64_t max_rows, int64_t pages,
                 int32_t page_tokens, const Stripe& stripe, const DealtPass& dealt);
 
-// Consecutive KV heads of the pages [first_page, first_page + pages) of one sequence of a pass. In a slab one head
-// follows the other.
+// Consecutive KV heads of pages [first_page, first_page + pages) of one sequence, with the positions of one stripe. In
+// a slab, one head follows the other.
 struct RingBlock {
-  Stripe stripe;  // whose positions
+  Stripe stripe;  // owner of the positions
   int64_t first_page = 0;
   int64_t pages = 0;
-  const int32_t* page_list = nullptr;  // the sequence's pages, on the device
+  const int32_t* page_list = nullptr;  // [pages of the sequence] page numbers of the pass, in device memory
   int32_t first_head = 0;
   int32_t heads = 1;
 };
 
-// The device's own positions, from its cache to a slab: head by head and page by page k, v, and their scales.
+// Packs the device's own positions from its cache into a slab: for each head and page the keys, the values, and the
+// scales of both.
 void LaunchPackBlock(cudaStream_t stream, const KvView& cache, const RingBlock& block, uint8_t* slab);
-// From a slab of any stripe to where they are in a window.
+// Unpacks a slab, of any stripe, to the positions' places in a window.
 void LaunchUnpackBlock(cudaStream_t stream, const uint8_t* slab, const RingBlock& block, const KvView& window);
 
 }  // namespace stoch::cuda

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The second half of a small-batch kernel: integer split-K partials, which many blocks wrote, become outputs.
+// The split-K epilogue of small-batch kernels: reduces integer partials of all chunks to outputs.
 //
-// Blocks split the dimensions of a linear by chunks and store a partial sum for every (chunk, row, token), in the
-// layout of their mma accumulators. After a grid barrier they scale the partials and add them in chunk order.
+// Blocks split the dimensions of a linear by chunks and store one integer partial for every (chunk, row, token), in the
+// layout of their mma accumulators. After a grid barrier, all blocks scale the partials and add them in chunk order.
 #pragma once
 
 #include <climits>
@@ -20,11 +20,11 @@ namespace stoch::cuda {
 inline constexpr int kGroupRows = 16;  // weight rows of an mma
 inline constexpr int kTileTokens = 8;  // tokens of an mma
 
-// An even split of `count` work items over the grid. Computed on the host: an integer division on the device costs
-// about 30 instructions.
+// An even split of work items over the blocks of a grid, in contiguous ranges. Computed on the host, because an integer
+// division on the device costs about 30 instructions.
 struct BlockShare {
-  uint32_t each = 0;
-  uint32_t more = 0;  // blocks that get one more
+  uint32_t each = 0;  // items of a block
+  uint32_t more = 0;  // the first `more` blocks have one item more
 
   static BlockShare Of(int64_t count, int64_t blocks) {
     STOCH_CHECK(count <= INT32_MAX);
@@ -36,43 +36,51 @@ struct BlockShare {
 #endif
 };
 
+// The tasks of a call, the partials of their products and the scales that turn partials into outputs; passed to kernels
+// by value. A group is 16 weight rows, a tile 8 tokens: together the shape of one mma accumulator.
 struct BatchOutputs {
-  ScKernelTask tasks[kMaxScTasks];
+  ScKernelTask tasks[kMaxScTasks];  // [task_count] weights and outputs; first_block counts groups
   int task_count = 0;
   ScDims dims;
-  int groups = 0;  // of all tasks, each padded to what a kernel works on at a time
-  int tiles = 0;   // of 8 tokens
-  float gain = 0;
+  int groups = 0;  // groups of all tasks, each task padded to the rows that a kernel multiplies at a time
+  int tiles = 0;   // tiles of 8 tokens, padded to the tokens that a kernel multiplies at a time
+  float gain = 0;  // real value of one count; not used if `gains` is given
   ScActivationView a;
-  const float* gains = nullptr;  // mixed lengths: [chunks][scale_stride], as a.scales then
-  int scale_stride = 0;
+  const float* gains = nullptr;  // [chunks][scale_stride] gains if rows have stream lengths of their own, else null
+  int scale_stride = 0;          // floats from one chunk to the next in `gains` and, with gains, in a.scales
   SiteReporter reporter;
-  // At most 4 tokens: an item is two groups, and lanes of tokens 4..7 hold the second group's partials of tokens 0..3.
+  // True for kernels of at most 4 tokens: an item then holds two groups, and the lanes that would hold tokens 4..7 hold
+  // the second group's partials of tokens 0..3.
   bool four_tokens = false;
-  // [chunks][parts][items][lane][4] with items [groups][tiles], or [groups / 2] if four_tokens: rows lane / 4 and
-  // 8 + lane / 4, of each tokens 2 * (lane % 4) and the next. int16 if every partial fits: the reduction is bound by L2
-  // bandwidth, so half the bytes are half the time.
+  // [chunks][parts][items][32 lanes][4]: integer partials. An item is an mma accumulator, items are [groups][tiles]
+  // (four_tokens: [groups / 2]). A lane's four partials are of rows lane / 4 and 8 + lane / 4 of the group, each with
+  // tokens 2 * (lane % 4) and the next. int16 if every partial fits: the reduction is bound by L2 bandwidth, so half
+  // the bytes are half the time.
   void* partials = nullptr;
-  bool wide = false;  // int32
-  int parts = 1;      // of a chunk, 1 or 2, with partials of their own
+  bool wide = false;  // true: partials are int32; false: int16
+  int parts = 1;      // parts of a chunk, 1 or 2, each with partials of its own
 
-  BlockShare reduced;  // a block's range of reduce_units()
+  BlockShare reduced;  // the range of reduce_units() that a block reduces
 
-  // Tiles that have outputs: fewer than `tiles` where those are padded to what a kernel works on at a time.
+  // Tiles that have outputs; `tiles` may have padding.
   STOCH_LAYOUT_FN int used_tiles() const { return (static_cast<int>(a.tokens) + kTileTokens - 1) / kTileTokens; }
+  // Work items of the reduction: half an accumulator over all chunks each (ReduceStage).
   STOCH_LAYOUT_FN int reduce_units() const { return four_tokens ? groups : groups * used_tiles() * 2; }
+  // Accumulators of a chunk.
   STOCH_LAYOUT_FN int items() const { return four_tokens ? groups / 2 : groups * tiles; }
 
+  // Bytes of `partials`.
   int64_t partial_bytes() const {
     return dims.chunks * parts * items() * kGroupRows * kTileTokens *
            static_cast<int64_t>(wide ? sizeof(int32_t) : sizeof(int16_t));
   }
 };
 
+// Whether the sum of counts of a chunk may not fit int16.
 inline bool PartialsAreWide(int max_count, const ScDims& dims) { return int64_t{max_count} * dims.chunk_d > INT16_MAX; }
 
-// The tasks and shape of a call, each task padded to a multiple of `rows_at_once`, itself one of 16. The caller sets
-// `partials`.
+// The outputs of a call, except `partials`, `reduced` and `four_tokens`, which the caller sets. The rows of each task
+// are padded to a multiple of `rows_at_once`, which is a multiple of 16; `tiles` are tiles of 8 tokens.
 inline BatchOutputs MakeBatchOutputs(const ScTables& tables, const ScActivationView& a, const SiteReporter& reporter,
                                      const ScLinearTask* tasks, int count, int rows_at_once, int tiles) {
   BatchOutputs r;
@@ -95,18 +103,20 @@ inline BatchOutputs MakeBatchOutputs(const ScTables& tables, const ScActivationV
 
 #if defined(__CUDACC__)
 
+// The task that a group of 16 rows belongs to.
 __device__ __forceinline__ const ScKernelTask& BatchTaskOf(const BatchOutputs& args, int group) {
   int t = 0;
   while (t + 1 < args.task_count && group >= args.tasks[t + 1].first_block) ++t;
   return args.tasks[t];
 }
 
+// Four partials as int16, s0 in the lowest bits.
 __device__ __forceinline__ uint2 PackPartials(int32_t s0, int32_t s1, int32_t s2, int32_t s3) {
   return make_uint2(__byte_perm(static_cast<uint32_t>(s0), static_cast<uint32_t>(s1), 0x5410),
                     __byte_perm(static_cast<uint32_t>(s2), static_cast<uint32_t>(s3), 0x5410));
 }
 
-// A lane's four sums of an item.
+// Stores one lane's four partials of an item, in the order of BatchOutputs::partials. Requires: parts is 1.
 __device__ __forceinline__ void StorePartials(const BatchOutputs& args, int64_t chunk, int item, int lane, int32_t s0,
                                               int32_t s1, int32_t s2, int32_t s3) {
   const int64_t at = (chunk * args.items() + item) * kWarp + lane;
@@ -117,6 +127,7 @@ __device__ __forceinline__ void StorePartials(const BatchOutputs& args, int64_t 
   }
 }
 
+// Loads four partials of a lane. at: index in [chunks][items][32 lanes].
 __device__ __forceinline__ int4 LoadPartials(const BatchOutputs& args, int64_t at) {
   if (args.wide) return __ldcg(reinterpret_cast<const int4*>(args.partials) + at);
   const uint2 s = __ldcg(reinterpret_cast<const uint2*>(args.partials) + at);
@@ -124,13 +135,15 @@ __device__ __forceinline__ int4 LoadPartials(const BatchOutputs& args, int64_t a
                    static_cast<int16_t>(s.y & 0xffff), static_cast<int16_t>(s.y >> 16));
 }
 
-// Where a lane's four outputs of an item are: rows row and row + 8 of tokens token and token + 1.
+// The place of one lane's four outputs: rows row and row + 8 of `task`, each for tokens token and token + 1.
 struct BatchItem {
   const ScKernelTask* task;
   int row;
   int token;
 };
 
+// Stores, or adds, a lane's four outputs: y.x and y.y are of item.row, y.z and y.w of item.row + 8. Skips padding rows
+// and tokens.
 __device__ __forceinline__ void StoreOutputs(const BatchOutputs& args, const BatchItem& item, const float4& y) {
   const float values[4] = {y.x, y.y, y.z, y.w};
 #pragma unroll
@@ -145,18 +158,22 @@ __device__ __forceinline__ void StoreOutputs(const BatchOutputs& args, const Bat
   }
 }
 
-// The shared-memory stages of ReduceChunks, the split-K reduction. A unit is half an mma tile, rows 4 * (unit % 2) and
-// the next three and the same 8 rows further on, times 8 tokens: 32 words of two partials each, one a lane, contiguous
-// in every chunk. (If four_tokens: 16 rows of two groups times 4 tokens.) One warp reduces a unit over all chunks
-// through a private cp.async ring of partials and both scales, so no block barrier is needed.
+// Sizes of a shared-memory stage of ReduceChunks, the split-K reduction. One warp reduces one unit over all chunks,
+// through a private cp.async ring of partials and scales, so no block barrier is needed.
 //
-// Bound by L2 bandwidth, so loads have to be in flight on every SM at all times: sizing in
-// docs/tuning/batch.md#2-to-16-tokens. The ring transposes scales so that those of four chunks
-// are contiguous: two copies and three loads for four chunks; a lane's own loads would take as long as the partials.
+// A unit is half an mma accumulator: with r = 4 * (unit % 2), rows r to r + 3 and r + 8 to r + 11 of a group, for 8
+// tokens (four_tokens: rows of these numbers in each of two groups, for 4 tokens). In every chunk a unit is 32
+// contiguous words of two partials, one word a lane. A quad is four consecutive chunks.
 //
-// kAtOnce: quads that are unrolled. If a warp has few units, instruction fetch is what an unrolled body costs (8B,
-// 8 tokens: 2 % of a step).
-// kMixed: every (chunk, token) has a gain of its own.
+// The reduction is bound by L2 bandwidth, so loads must be in flight on every SM at all times: sizing in
+// docs/tuning/batch.md#2-to-16-tokens. The copies transpose scales, so that the scales of a quad are contiguous: a lane
+// then issues two copies and three shared loads for four chunks. Loading its scales from global memory would take as
+// long as loading the partials.
+//
+// kAtOnce: quads that are unrolled. If a warp has few units, an unrolled body costs instruction fetch (8B, 8 tokens: 2
+// % of a step).
+// kTiles:  args.used_tiles() if it is known at compile time, else 0.
+// kMixed:  every (chunk, token) has a gain of its own.
 template <bool kWide_, bool kFourTokens_, int kParts_, int kAtOnce_, int kTiles_, bool kMixed_ = false>
 struct ReduceStage {
   static constexpr bool kMixed = kMixed_;
@@ -165,28 +182,30 @@ struct ReduceStage {
   static constexpr int kParts = kParts_;
   static constexpr int kAtOnce = kAtOnce_;
   static constexpr int kTiles = kTiles_;
-  static constexpr int kQuad = 4;   // chunks that a copy of a lane, or a vector of scales, spans
-  static constexpr int kQuads = 2;  // of a stage
+  static constexpr int kQuad = 4;   // chunks of a quad
+  static constexpr int kQuads = 2;  // quads of a stage
   static constexpr int kChunks = kQuad * kQuads;
-  static constexpr int kWordBytes = kWide ? 8 : 4;  // two sums: tokens 2n and 2n + 1
+  static constexpr int kWordBytes = kWide ? 8 : 4;  // bytes of a word: the partials of tokens 2n and 2n + 1
   static constexpr int kUnitBytes = kWarp * kWordBytes;
-  static constexpr int kLines = 8;  // that a copy of all lanes spans
-  static constexpr int kRows = kFourTokens ? 16 : 8;
+  static constexpr int kLines = 8;                    // lanes that copy one chunk: the 32 lanes copy a quad
+  static constexpr int kRows = kFourTokens ? 16 : 8;  // rows of a unit
   static constexpr int kTokens = kFourTokens ? 4 : kTileTokens;
-  // Contents of a quad: sums [4][kParts][32 words], weight scales [kRows][4], activation scales [kTokens][4], their gains.
+  // Contents of a quad: partials [4 chunks][kParts][32 words], weight scales [kRows][4 chunks], activation scales
+  // [kTokens][4 chunks] and, if kMixed, gains [kTokens][4 chunks].
   static constexpr int kPartialBytes = kQuad * kParts * kUnitBytes;
   static constexpr int kLineBytes = kQuad * static_cast<int>(sizeof(float));
   static constexpr int kQuadBytes = kPartialBytes + (kRows + kTokens * (kMixed ? 2 : 1)) * kLineBytes;
   static constexpr int kBytes = kQuads * kQuadBytes;
 };
 
-// kTiles: args.used_tiles() if it is known at compile time, else 0; a division would take longer than most of a unit.
+// The place of a unit of the reduction. kTiles: args.used_tiles() if it is known at compile time, else 0; a division by
+// a run-time number would take longer than most of a unit.
 template <int kTiles>
 struct ReduceUnit {
   const ScKernelTask* task;
-  int word;   // of its first sums in a chunk, in units
-  int row;    // the first
-  int token;  // the first
+  int word;   // index of the unit's partials in a chunk, in steps of kUnitBytes
+  int row;    // first row of the unit in its task
+  int token;  // first token of the unit
   __device__ ReduceUnit(const BatchOutputs& args, int unit) {
     const int tiles = kTiles > 0 ? kTiles : args.used_tiles();
     const int group = args.four_tokens ? unit / 2 * 2 : unit / 2 / tiles;
@@ -198,19 +217,19 @@ struct ReduceUnit {
   }
 };
 
-// Issues the copies of a warp's units, stage by stage.
+// Issues the asynchronous copies of a warp's units, stage by stage.
 template <typename S>
 struct UnitCopier {
   const BatchOutputs& args;
-  int unit;  // the next stage's
-  int end;
-  int step;
-  int begin = 0;  // the next stage's first chunk
-  // Sources of this lane's copies of chunk begin + lane / 8: a vector of partials, a token's scale, a row's scale.
-  const uint8_t* partials = nullptr;
-  const float* scale_a = nullptr;
-  const float* scale_b = nullptr;
-  uint32_t rows_padded = 0;
+  int unit;       // unit of the next stage
+  int end;        // end of the block's range of units
+  int step;       // units from one of this warp's units to its next
+  int begin = 0;  // first chunk of the next stage
+  // Source addresses of this lane's copies in chunk begin + lane / 8.
+  const uint8_t* partials = nullptr;  // partials, kUnitBytes / 8 bytes
+  const float* scale_a = nullptr;     // scale of token lane % 8 of the unit
+  const float* scale_b = nullptr;     // scale of row lane % 8 of the unit
+  uint32_t rows_padded = 0;           // ScKernelTask::rows_padded of the unit's task
   __device__ UnitCopier(const BatchOutputs& outputs, int first, int units_end, int unit_step)
       : args(outputs), unit(first), end(units_end), step(unit_step) {
     Start();
@@ -224,7 +243,8 @@ struct UnitCopier {
     const ReduceUnit<S::kTiles> at(args, unit);
     const auto chunk = static_cast<uint32_t>(lane() / S::kLines);
     const int line = lane() % S::kLines;
-    // Padding rows and tokens take any scale: their outputs are not stored.
+    // Padding rows and tokens may take any scale, because their outputs are not stored: addresses are clamped to valid
+    // ones.
     const int token = min(at.token + line, static_cast<int>(args.a.tokens) - 1);
     const int row = min(at.row + line % 4 + line / 4 * 8, at.task->rows_padded - 1 - (S::kFourTokens ? kGroupRows : 0));
     rows_padded = static_cast<uint32_t>(at.task->rows_padded);
@@ -234,7 +254,7 @@ struct UnitCopier {
     scale_b = at.task->scales + (chunk * rows_padded + static_cast<uint32_t>(row));
   }
 
-  // Issues one stage, or nothing, as a group of copies.
+  // Issues the copies of one stage to shared address `stage` as one cp.async group, which is empty after the last unit.
   __device__ void Issue(uint32_t stage) {
     if (unit < end) {
       const int chunks = static_cast<int>(args.dims.chunks);
@@ -246,7 +266,8 @@ struct UnitCopier {
         const uint32_t to = quad + chunk * S::kParts * S::kUnitBytes + line * (S::kUnitBytes / S::kLines);
         const uint32_t scale_to =
             quad + S::kPartialBytes + line * S::kLineBytes + chunk * static_cast<int>(sizeof(float));
-        // Chunks beyond the last are products of +0, which change nothing: y is never -0.
+        // Chunks past the last are zero-filled: their products are +0, and adding +0 changes no bits since y is never
+        // -0.
         const bool have = begin + q * S::kQuad + chunk < chunks;
 #pragma unroll
         for (int i = 0; i < S::kUnitBytes / S::kLines; i += 16) {
@@ -254,8 +275,8 @@ struct UnitCopier {
           if constexpr (S::kParts == 2)
             CopyAsync16(to + S::kUnitBytes + i, partials + part_bytes() + i, have && args.parts == 2);
         }
-        // Through L1, as other warps of the block read the same scales. It holds nothing stale: waiting for the kernel's
-        // barrier has invalidated it.
+        // Copied through the L1, because other warps of the block read the same scales. The L1 holds nothing stale: the
+        // acquire of the grid barrier has invalidated it.
         CopyAsync4(scale_to, scale_b, have);
         if constexpr (S::kFourTokens) CopyAsync4(scale_to + S::kLines * S::kLineBytes, scale_b + kGroupRows, have);
         if (line < S::kTokens) {
@@ -280,13 +301,14 @@ struct UnitCopier {
   }
 };
 
-// A word: the partials of two tokens.
+// The two partials of a word, of tokens 2n and 2n + 1: packed int16 or two int32.
 __device__ __forceinline__ int2 WordPartials(uint32_t word) {
   return make_int2(static_cast<int16_t>(word & 0xffff), static_cast<int32_t>(word) >> 16);
 }
 __device__ __forceinline__ int2 WordPartials(const int2& word) { return word; }
 
-// y += the products of the four chunks of a quad, in order. `word`: of this lane's partials in the unit.
+// y += the products of a quad's four chunks, in chunk order. y.x is of token `token` of the unit, y.y of the next.
+// word: index of this lane's partials in the unit's 32 words; line: index of this lane's row among the unit's kRows.
 template <typename S>
 __device__ __forceinline__ void AddQuad(const uint8_t* quad, int word, int line, int token, float gain, float2& y) {
   using Word = std::conditional_t<S::kWide, int2, uint32_t>;
@@ -316,11 +338,13 @@ __device__ __forceinline__ void AddQuad(const uint8_t* quad, int word, int line,
   }
 }
 
-// Split-K reduction of all outputs by warps 0..kWarps-1 of every block. await() returns once all partials are visible.
-// Requires: args.reduced is of args.reduce_units(); `shared` has kBytes, aligned to 16, that no warp uses any more; the
-//           ReduceStage S matches args: wide, four_tokens, tiles, and at least as many parts.
+// Reduces the partials of all chunks to outputs, by warps 0..kWarps-1 of every block of the grid. await() is called by
+// all of them and returns once all partials are visible (a grid barrier).
+// Requires: args.reduced splits args.reduce_units(); `shared` has kBytes bytes, 16-byte aligned, that no warp uses any
+//           more; the ReduceStage S matches args in wide, four_tokens and tiles, and has at least args.parts parts.
 //
-// A warp's ring is kBytes / kWarps of `shared`, or twice that if half of the warps have all units.
+// A warp's ring takes kBytes / kWarps bytes of `shared`, or twice as much if the block has so few units that only half
+// of its warps get one.
 template <typename S, int kWarps, int kBytes, typename Await>
 __device__ __forceinline__ void ReduceChunks(const BatchOutputs& args, uint8_t* shared, const Await& await) {
   constexpr int kStages = kBytes / kWarps / S::kBytes;
@@ -328,7 +352,7 @@ __device__ __forceinline__ void ReduceChunks(const BatchOutputs& args, uint8_t* 
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
   const int chunks = static_cast<int>(args.dims.chunks);
-  // Neighbours share scales, so a block takes a range.
+  // A block takes a contiguous range of units, because neighbouring units share scales.
   const int first = args.reduced.first();
   const int end = args.reduced.end();
   const bool deep = end - first <= kWarps / 2;
@@ -337,29 +361,31 @@ __device__ __forceinline__ void ReduceChunks(const BatchOutputs& args, uint8_t* 
   const auto ring_at = SharedAddress(ring);
   const int ring_bytes = stages * S::kBytes;
 
-  // Also if a warp has no unit: it computes addresses only, and await() has barriers of the whole block.
+  // A warp without a unit gets here too, because await() has barriers of the whole block; its copier computes addresses
+  // but copies nothing.
   UnitCopier<S> copier(args, first + warp, end, kWarps);
   await();
-  int fill = 0;         // offset of the stage to be issued next
-  int take = 0;         // offset of the stage to be added next
-  bool filled = false;  // all stages but one are in flight
+  int fill = 0;         // byte offset in the ring of the stage that is issued next
+  int take = 0;         // byte offset in the ring of the stage that is added to y next
+  bool filled = false;  // whether all stages of the ring but one have been issued
   const auto next = [&](int at) { return at + S::kBytes == ring_bytes ? 0 : at + S::kBytes; };
-  // This lane's row and its first token, of the unit's.
+  // Index of this lane's row among the unit's rows, and of its first token among the unit's tokens.
   const int line = lane / 8 + lane % 2 * 4 + (S::kFourTokens ? lane / 4 % 2 * 8 : 0);
   const int token = lane / 2 % (S::kFourTokens ? 2 : 4) * 2;
   for (int u = first + warp; u < end; u += kWarps) {
     const ReduceUnit<S::kTiles> unit(args, u);
-    const int row = unit.row + line % 4 + line / 4 * 8;  // if four_tokens, line / 8 is a group of 16 rows
+    const int row = unit.row + line % 4 + line / 4 * 8;  // with four_tokens, lines 8 to 15 are of the second group
     float* const out = unit.task->out + (unit.token + token) * unit.task->out_stride + row;
     const int64_t stride = unit.task->out_stride;
     const bool store = row < unit.task->rows && unit.token + token < args.a.tokens;
     const bool store_next = store && unit.token + token + 1 < args.a.tokens;
     const bool add = unit.task->add;
-    // Loaded now: at the end nothing would be left to hide the latency.
+    // The old outputs are loaded before the chunks: at the end nothing would be left to hide their latency.
     const float old[2] = {add && store ? out[0] : 0.0f, add && store_next ? out[stride] : 0.0f};
     float2 y = make_float2(0.0f, 0.0f);
     for (int begin = 0; begin < chunks; begin += S::kChunks) {
-      // The first stages are issued here too, so that there is one copy of Issue in the code.
+      // The prologue of the pipeline, which issues the first stages, shares this loop so that Issue is inlined only
+      // once.
 #pragma unroll 1
       for (;; fill = next(fill)) {
         const bool last = filled;
@@ -369,7 +395,7 @@ __device__ __forceinline__ void ReduceChunks(const BatchOutputs& args, uint8_t* 
           } else {
             WaitForCopies<kStages - 2>();
           }
-          __syncwarp();  // all lanes' copies are here, and all lanes are done with the stage to be filled
+          __syncwarp();  // all lanes see the oldest stage and have read the stage that Issue overwrites
         }
         copier.Issue(ring_at + fill);
         filled = filled || fill + 2 * S::kBytes == ring_bytes;
@@ -391,7 +417,7 @@ __device__ __forceinline__ void ReduceChunks(const BatchOutputs& args, uint8_t* 
   }
 }
 
-// ReduceChunks for more than four tokens and one part, wide or not.
+// ReduceChunks for more than four tokens and chunks of one part; picks the ReduceStage by args.wide.
 template <int kWarps, int kBytes, typename Await>
 __device__ void ReduceManyTokens(const BatchOutputs& args, uint8_t* shared, const Await& await) {
   if (args.wide) {

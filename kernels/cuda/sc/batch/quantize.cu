@@ -9,7 +9,7 @@ namespace stoch::cuda {
 namespace {
 
 constexpr int kThreads = kRowLanes;
-constexpr int kChunks = kThreads / kWarp;  // of a block
+constexpr int kChunks = kThreads / kWarp;  // chunks of a block, one a warp
 
 struct QuantizeArgs {
   RowSource source;
@@ -21,8 +21,8 @@ struct QuantizeArgs {
   SiteReporter reporter;
 };
 
-// Block (x, y): chunks 8 x to 8 x + 7 of token y. Every block of a token finds the norm again: that is cheaper than a kernel
-// of its own.
+// Quantizes chunks of f(x) to codes and scales. Block (x, y) takes chunks 8 x to 8 x + 7 of token y, one warp per
+// chunk. Every block of a token computes the RMSNorm factor of the row again, which is cheaper than another kernel.
 __global__ void __launch_bounds__(kThreads) BatchQuantizeKernel(const __grid_constant__ QuantizeArgs args) {
   __shared__ float fold[kRowLanes];
   const RowSource& source = args.source;
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kThreads) BatchQuantizeKernel(const __grid_con
   if (used) mine.LoadNormWeights();
   WaitForPrevious();
   args.reporter.Begin();
-  // Everything is loaded before the norm is known.
+  // All loads are issued before the norm is computed.
   if (used) mine.Load();
   float r = 0.0f;
   if (source.prologue == Prologue::kRmsNorm) {

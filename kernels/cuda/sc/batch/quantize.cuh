@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A chunk of one row, quantized by one warp or by several.
+// Device code that quantizes one chunk of one row of f(x), by one warp or by several.
 #pragma once
 
 #include "kernels/cuda/device/quantizer.cuh"
@@ -7,14 +7,15 @@
 
 namespace stoch::cuda {
 
-// A lane's share of it: elements lane, lane + 32, ... of its warp's share, one of kWarps.
+// One lane's elements of a chunk that kWarps warps quantize together. Each warp has a contiguous share of the chunk, of
+// which a lane has elements lane, lane + 32, and so on.
 template <int kWarps>
 class ChunkOfRow {
  public:
-  static constexpr int kMaxDims = 4 * kWarp;
-  static constexpr int kEach = kMaxDims / kWarps / kWarp;
+  static constexpr int kMaxDims = 4 * kWarp;               // dimensions of a chunk, at most
+  static constexpr int kEach = kMaxDims / kWarps / kWarp;  // elements of a lane
 
-  // A chunk past the last has no elements.
+  // `share` is the index of the warp among kWarps. A chunk number past the last is allowed and has no elements.
   __device__ __forceinline__ ChunkOfRow(const RowSource& source, const ScDims& dims, int64_t row, int64_t chunk,
                                         int share, int lane)
       : prologue_(source.prologue), first_(share * kEach * kWarp + lane) {
@@ -25,7 +26,7 @@ class ChunkOfRow {
     if (prologue_ == Prologue::kSiluMul) y_at_ = source.x2 + row * source.x2_stride + begin;
   }
 
-  // Loads that do not depend on earlier kernels.
+  // Loads the norm weights of RMSNorm, which depend on no earlier kernel.
   __device__ __forceinline__ void LoadNormWeights() {
     if (prologue_ != Prologue::kRmsNorm) return;
 #pragma unroll
@@ -33,6 +34,7 @@ class ChunkOfRow {
       if (k * kWarp < left_) y_[k] = y_at_[k * kWarp];
     }
   }
+  // Loads x, and x2 of a SiLU product. Requires: WaitForPrevious.
   __device__ __forceinline__ void Load() {
 #pragma unroll
     for (int k = 0; k < kEach; ++k) {
@@ -42,8 +44,9 @@ class ChunkOfRow {
     }
   }
 
-  // The bits of the largest absolute value of the share, in every lane.
-  // Requires: all lanes of the warp, once; `r`: the row's norm factor (kRmsNorm).
+  // Replaces x by f(x) and returns the bits of the largest |f(x)| of the warp's share, in every lane. `r` is the row's
+  // RMSNorm factor (1 / rms); other prologues ignore it.
+  // Requires: called once, by all lanes of the warp, after Load.
   __device__ __forceinline__ uint32_t MaxAbsBits(float r) {
     uint32_t most = 0;
 #pragma unroll
@@ -53,7 +56,8 @@ class ChunkOfRow {
     }
     return __reduce_max_sync(kAllLanes, most);
   }
-  // put(d, code) gets the codes of the lane's elements, 0 for those past the last. After MaxAbsBits.
+  // Calls put(d, code) for each of the lane's elements, d being the dimension in the chunk; code 0 past the chunk's
+  // end. Requires: called after MaxAbsBits.
   template <typename Put>
   __device__ __forceinline__ void Codes(const ScopeParams& params, const ScopeQuantizer& quantizer,
                                         const Put& put) const {
@@ -65,12 +69,12 @@ class ChunkOfRow {
 
  private:
   Prologue prologue_;
-  const float* x_at_;            // the lane's first element
-  const float* y_at_ = nullptr;  // its norm weight or x2
-  int first_;                    // where that is in the chunk
-  int left_;                     // elements of the chunk from there on
-  float x_[kEach] = {};
-  float y_[kEach] = {};
+  const float* x_at_;            // address of x of the lane's first element
+  const float* y_at_ = nullptr;  // address of the first element's norm weight or x2; null: neither
+  int first_;                    // dimension in the chunk of the lane's first element
+  int left_;                     // dimensions from first_ to the chunk's end; <= 0: the lane has no element
+  float x_[kEach] = {};          // x, after MaxAbsBits f(x)
+  float y_[kEach] = {};          // norm weights or x2
 };
 
 }  // namespace stoch::cuda

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arguments of the decode kernel, its variants, and how its blocks are cut.
+// Arguments and template variants of the decode kernel (decode.cu), and the shape of its blocks.
 #pragma once
 
 #include "kernels/cuda/base/grid_barrier.cuh"
@@ -10,36 +10,40 @@
 
 namespace stoch::cuda::decode {
 
-// How a block is cut for a number of tokens. One token: 16 warps with registers for many lookups in flight. More tokens:
-// bound by the rate of lookups, as many warps as there are registers for.
+// The shape of a block for a number of tokens. One token: 16 warps, each with registers for many loads in flight. More
+// tokens are bound by the rate of look-ups: as many warps as the register file allows.
 // Alternatives that lost: docs/tuning/decode.md.
 template <int kTokens>
 struct Cut {
   static constexpr int kWarps = kTokens == 1 ? 16 : 24;
   static constexpr int kThreads = kWarps * kWarp;
-  static constexpr int kEarly = 4;                    // of a lane's tiles, before the activations are there
-  static constexpr int kRing = kTokens <= 2 ? 8 : 4;  // tiles in flight of a lane
+  static constexpr int kEarly = 4;                    // weight tiles a lane loads before it waits for the activations
+  static constexpr int kRing = kTokens <= 2 ? 8 : 4;  // weight tiles a lane has in flight
 };
-inline constexpr int kMaxFusedChunks = 2;  // chunks of the one row that a block quantizes and stages at a time
-inline constexpr int kChunkDims = 128;     // most dimensions of a chunk
-inline constexpr int kChunkTiles = kChunkDims / kTileDims;  // tiles of 32 rows x 16 dimensions
-inline constexpr int kRowBytes = 128;                       // of a staged table row
-inline constexpr int kCombineChunks = kChunkDims;           // products of an item in shared memory at a time
-inline constexpr int kStageBytes = kChunkDims * kRowBytes;  // of a token's staged chunk
+inline constexpr int kMaxFusedChunks = 2;                   // chunks that a block stages at a time, at most
+inline constexpr int kChunkDims = 128;                      // dimensions of a chunk, at most
+inline constexpr int kChunkTiles = kChunkDims / kTileDims;  // weight tiles (32 rows x 16 dimensions) of a full chunk
+inline constexpr int kRowBytes = 128;                       // bytes of a row of the count table in shared memory
+inline constexpr int kCombineChunks = kChunkDims;  // chunks whose products shared memory holds in the reduction
+inline constexpr int kStageBytes = kChunkDims * kRowBytes;  // bytes of a chunk's table rows for one token
 
-// Where the rows of a launch come from, and where its outputs go.
+// Source of a launch's activations.
 enum class InputKind : uint8_t {
-  kCodes,   // memory: a kernel before quantizes them
-  kFloats,  // memory: the kernel quantizes f(x) of the one row
-  kPolled,  // the same where the kernel before posts the row word by word (handover/row_channel.h)
+  kCodes,   // codes in device memory, quantized by an earlier kernel
+  kFloats,  // one row of floats in device memory, of which every block quantizes f(x)
+  kPolled,  // one row of floats, polled word by word while the kernel before makes it (handover/row_channel.h)
 };
+// Destination of a launch's outputs.
 enum class OutputKind : uint8_t {
-  kMemory,
-  kPosted,  // posted word by word, too; the next kernel starts after the wait, not before
-  kShared,  // the same of a row that several GPUs make, which a polled one may be
+  kMemory,  // floats in device memory
+  // Floats in device memory, and also words that the next kernel polls (0: not written yet, handover/row_channel.h).
+  // The kernel lets the next one start only after its own WaitForPrevious.
+  kPosted,
+  kShared,  // as kPosted, for a row that several GPUs make together; a polled input row may be shared, too
 };
-// A kernel of decode.cu. top256: a count may be 256. mixed: rows have lengths of their own. A type: nvcc 13.0 cannot name a
-// kernel whose template argument is a value of class type.
+// Template arguments of the decode kernel. top256: a count may be 256, which reads 0 in a byte. mixed: rows have stream
+// lengths of their own. This is a type because nvcc 13.0 cannot name a kernel whose template argument is a value of
+// class type.
 template <int tokens, InputKind input, OutputKind output, bool top256, bool mixed = false>
 struct Variant {
   static constexpr int kTokens = tokens;
@@ -54,7 +58,8 @@ struct Variant {
   static_assert(!kPolls || kPosts);
 };
 
-// n / d for 0 <= n < 2^31 by a multiplication: a division is thirty instructions in front of everything.
+// Divides 0 <= n < 2^31 by a fixed d with one multiplication: an integer division takes thirty instructions, which
+// would delay the first load of a block.
 struct Divisor {
   uint32_t multiplier = 0;
   int shift = 0;
@@ -69,86 +74,90 @@ struct Divisor {
   }
 };
 
-// Bipolar dimensions as in ScDims, in 32 bits.
+// The dimension axis of ScDims in 32-bit integers.
 struct DecodeDims {
-  int dims = 0;
-  int chunk_d = 0;
-  int chunks = 0;
-  int chunk_tiles = 0;  // of a whole chunk
-  int row_tiles = 0;    // of all chunks
+  int dims = 0;         // dimensions, without padding
+  int chunk_d = 0;      // dimensions of a chunk; the last may have fewer
+  int chunks = 0;       // number of chunks
+  int chunk_tiles = 0;  // weight tiles of a full chunk
+  int row_tiles = 0;    // weight tiles of all chunks
 
   __device__ __forceinline__ int chunk_dims(int c) const { return min(chunk_d, dims - c * chunk_d); }
 };
 
+// One weight and the destination of its product. A row block is 32 weight rows; the row blocks of all tasks are
+// numbered task by task.
 struct Task {
-  const uint8_t* codes = nullptr;
-  const float* scales = nullptr;
-  int rows_padded = 0;
-  int first_block = 0;  // of its row blocks (32 rows) among those of all tasks
-  int rows = 0;
-  float* out = nullptr;
+  const uint8_t* codes = nullptr;  // [rows_padded / 32][row_tiles][32][16] codes of the weight
+  const float* scales = nullptr;   // [chunks][rows_padded] scales of the weight rows
+  int rows_padded = 0;             // weight rows, padded to a multiple of 64
+  int first_block = 0;             // number of the task's first row block
+  int rows = 0;                    // output features
+  float* out = nullptr;            // output feature m of token n is out[n * out_stride + m]
   int64_t out_stride = 0;
 };
 
-// Kernel parameters are read through a cache that is cold when a kernel starts: what is read early is together.
+// Arguments of the decode kernel. A unit is one chunk of one row block, a warp's work at a time. Parameters are read
+// through a cache that is cold when a kernel starts, so members that are read early lie together, in front.
 struct DecodeArgs {
-  int units_each = 0;  // of a block
-  int units_rest = 0;  // the first blocks have one more
-  int row_blocks = 0;  // of all tasks
-  int staged = 1;      // chunks that a block stages at a time
+  int units_each = 0;  // units of a block
+  int units_rest = 0;  // the first units_rest blocks have one unit more
+  int row_blocks = 0;  // row blocks of all tasks
+  int staged = 1;      // chunks that a block stages at a time, at most kMaxFusedChunks
   Divisor by_row_blocks;
-  int task_end[kMaxDecodeTasks] = {};  // its last row block + 1; of no task: none
+  int task_end[kMaxDecodeTasks] = {};  // number of each task's last row block + 1; INT_MAX past the last task
   DecodeDims dims;
   int tokens = 0;
-  const float* x = nullptr;  // the one row that is quantized here; not read where there are codes
-  const float* y = nullptr;  // its norm weight or x2
-  bool polls = false;        // x, and x2, are words that the kernel in front posts (handover/row_channel.h)
-  const uint8_t* counts = nullptr;
+  const float* x = nullptr;         // [dims] the row that blocks quantize; not read if `codes` are given
+  const float* y = nullptr;         // [dims] norm weight (RMSNorm) or x2 (SiLU product) of that row; null: neither
+  bool polls = false;               // x, and y if it is x2, are words that the kernel before posts
+  const uint8_t* counts = nullptr;  // [masks][levels][levels] ScTables::counts8; not used with lengths of rows
   float norm_eps = 0;
   int masks = 1;
   int levels = 128;
   int q_max = 127;
   float gain = 0;
   Prologue prologue = Prologue::kNone;
-  bool add = false;  // to what is in the outputs
-  // [tokens][row_blocks][chunks][32] products: of one token words that are posted, where DeviceContext::words has room
-  // for them, otherwise floats that a barrier makes visible.
+  bool add = false;  // true: out = out + y; false: out = y
+  // Products of chunks, [tokens][row_blocks][chunks][32 rows], in one of two forms: if there is one token and
+  // DeviceContext::words has room, words that are posted one by one (0: not there yet); else floats that become visible
+  // at a grid barrier. The other pointer is null.
   uint32_t* words = nullptr;
   float* products = nullptr;
-  RowPost post;  // one token: outputs for the next kernel, [row_blocks][32] or those of the one task of a shared row
+  RowPost post;  // one token: outputs for the next kernel, [row_blocks][32], or the only task's if the row is shared
   GridBarrier barrier;
   SiteReporter reporter;
   Task tasks[kMaxDecodeTasks];
-  const uint8_t* codes = nullptr;  // [tokens][row_tiles * 16]
-  const float* scales = nullptr;   // [chunks][tokens]
-  // Kernels that share rows with other GPUs:
-  PostPeers peers;
-  PeerWait wait;  // of what is polled
+  const uint8_t* codes = nullptr;  // [tokens][row_tiles * 16]; null: blocks quantize x
+  const float* scales = nullptr;   // [chunks][tokens] scales of `codes`
+  PostPeers peers;                 // OutputKind::kShared: addresses of the row on other GPUs
+  PeerWait wait;                   // OutputKind::kShared: bound of the wait for polled words of other GPUs
 };
 
-// Streams of several lengths: every (row, chunk) of a task has a slot, and that a table.
+// Stream lengths of one task: every row, or (row, chunk), has a slot, and every slot a count table.
 struct TaskLengths {
-  const ByteTable* tables = nullptr;  // [slots]
-  int slots = 0;
-  int per_row = 1;                   // 1 or the number of chunks
-  const uint8_t* of_rows = nullptr;  // [tokens][per_row]; null: slot 0
+  const ByteTable* tables = nullptr;  // [slots] count table of each length
+  int slots = 0;                      // number of lengths
+  int per_row = 1;                    // slots of a row: 1, or the number of chunks
+  const uint8_t* of_rows = nullptr;   // [tokens][per_row] slots; null: slot 0
 };
+// Arguments of a launch whose rows have stream lengths of their own. A chunk has parts, each staged on its own with the
+// tables of its lengths: one part for all tasks if they share their lengths, else one part for each task.
 struct MixedDecodeArgs : DecodeArgs {
-  // Parts of a chunk, each staged apart: one for all tasks, which then have the lengths and rules of the first, or one each.
-  int part_count = 0;
-  int part_end[kMaxDecodeTasks] = {};  // its last row block + 1
-  TaskLengths lengths[kMaxDecodeTasks];
-  // Where the one row is quantized here: its slots too, by these rules.
-  bool of_row = false;  // some rule wants a metric of the whole row
-  bool needs_l2 = false;
-  LengthView rules[kMaxDecodeTasks];
+  int part_count = 0;                    // parts of a chunk
+  int part_end[kMaxDecodeTasks] = {};    // number of each part's last row block + 1
+  TaskLengths lengths[kMaxDecodeTasks];  // [part_count] lengths of each part
+  // If blocks quantize the one row, they also pick its slots, by `rules`.
+  bool of_row = false;                // some rule needs a metric of the whole row, not of a chunk
+  bool needs_l2 = false;              // some metric of the row needs the sum of squares
+  LengthView rules[kMaxDecodeTasks];  // [part_count] rule of each part
 };
 
-// The chunk of a part: where rows have lengths of their own, a chunk may have one for every task.
+// The chunk that a part belongs to. Parts are numbered chunk by chunk; without lengths of rows a chunk is one part.
 __device__ __forceinline__ int ChunkOfPart(const DecodeArgs& /*args*/, int part) { return part; }
 __device__ __forceinline__ int ChunkOfPart(const MixedDecodeArgs& args, int part) { return part / args.part_count; }
 
-// Behind the last row block: a task without rows, or the last one.
+// The task that a row block belongs to. For numbers past the last row block: a task without rows, or the last task.
 __device__ __forceinline__ int TaskOf(const DecodeArgs& args, int row_block) {
   int t = 0;
 #pragma unroll
@@ -156,7 +165,7 @@ __device__ __forceinline__ int TaskOf(const DecodeArgs& args, int row_block) {
   return t;
 }
 
-// The part of a chunk that a row block belongs to.
+// The part, numbered within its chunk, that a row block belongs to.
 __device__ __forceinline__ int PartOf(const MixedDecodeArgs& args, int row_block) {
   return args.part_count == 1 ? 0 : TaskOf(args, row_block);
 }

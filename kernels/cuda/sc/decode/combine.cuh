@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of a decode kernel: products of chunks, which many blocks wrote, become outputs.
+// The epilogue of the decode kernel: sums the products of chunks, which other blocks wrote, to outputs.
 #pragma once
 
 #include "kernels/cuda/device/exchange.cuh"
@@ -9,11 +9,13 @@
 
 namespace stoch::cuda::decode {
 
-// Posted, a product is a word that is not 0 (device/exchange.cuh), and whoever sums polls the products themselves: behind a
-// barrier they would come two trips to the L2 later. +0 is posted as -0: sums, never -0, stay the same, and so do the
-// codes of a row.
+// -0. A posted product is a word that is not 0 (device/exchange.cuh): the warp that sums polls the products themselves,
+// which come two L2 round trips earlier than after a grid barrier. +0 is posted as -0, which changes no bits: sums
+// start at +0, are never -0, and the quantizer gives both zeros the same code.
 inline constexpr uint32_t kMinusZero = 0x80000000u;
 
+// Stores one product of a chunk, by one lane: posted if args.words is there, else as a float. at: index in
+// [tokens][row_blocks][chunks][32].
 template <int kTokens>
 __device__ __forceinline__ void StoreProduct(const DecodeArgs& args, int64_t at, float product) {
   if (kTokens == 1 && args.words != nullptr) {
@@ -26,7 +28,8 @@ __device__ __forceinline__ void StoreProduct(const DecodeArgs& args, int64_t at,
 __device__ __forceinline__ void SetAll(uint32_t& word, uint32_t to) { word = to; }
 __device__ __forceinline__ void SetAll(uint4& words, uint32_t to) { words = {to, to, to, to}; }
 
-// Loads the first `count` of kCount places, `stride` words apart, others are -0. kPosted: as they come.
+// Loads the first `count` of kCount products (uint32_t, or uint4 for four neighbours), which lie `stride` words apart;
+// the rest of `words` becomes -0. kPosted: waits until every loaded word is posted.
 template <bool kPosted, int kCount, typename Words>
 __device__ __forceinline__ void LoadProducts(const uint32_t* from, int stride, int count, Words (&words)[kCount]) {
 #pragma unroll
@@ -36,7 +39,7 @@ __device__ __forceinline__ void LoadProducts(const uint32_t* from, int stride, i
   }
   if constexpr (kPosted) ReceiveAll(from, stride, words);
 }
-// 0 again, for the next kernel.
+// Zeroes the first `count` of kCount posted products, for the next kernel that posts there.
 template <int kCount, typename Words>
 __device__ __forceinline__ void ClearProducts(uint32_t* from, int stride, int count) {
 #pragma unroll
@@ -45,8 +48,9 @@ __device__ __forceinline__ void ClearProducts(uint32_t* from, int stride, int co
   }
 }
 
-// Sets to 0 what the kernel is to clear for those behind it, by all threads of the grid. After WaitForPrevious.
-// y of 32 rows and one token from a lane's products of all chunks, by one warp, kInFlight at a time.
+// The sum over `chunks` chunks, in chunk order, of one row's products per lane, by one warp. `from` is the lane's
+// product of chunk 0; chunks lie 32 words apart. kInFlight loads are in flight. kPosted: polls the products, then
+// zeroes them.
 template <bool kPosted, int kInFlight = 32>
 __device__ __forceinline__ float SumChunks(uint32_t* from, int chunks) {
   float y = 0.0f;
@@ -55,14 +59,15 @@ __device__ __forceinline__ float SumChunks(uint32_t* from, int chunks) {
     uint32_t words[kInFlight];
     LoadProducts<kPosted>(from, kWarp, chunks, words);
 #pragma unroll
-    for (int k = 0; k < kInFlight; ++k) y = y + BitsToFloat(words[k]);  // + -0 changes nothing
+    for (int k = 0; k < kInFlight; ++k) y = y + BitsToFloat(words[k]);  // adding -0 past the last chunk changes nothing
     if constexpr (kPosted) ClearProducts<kInFlight, uint32_t>(from, kWarp, chunks);
   }
   return y;
 }
 
-// By a block, for many chunks: all its warps fetch and the first, which alone gets y, adds.
-// Requires: `shared` holds kCombineChunks * 32 floats.
+// As SumChunks, by a whole block, for many chunks: all warps load products to shared memory, and warp 0 adds them in
+// chunk order. Only warp 0 gets the sums. `from` is the product of row 0 of the 32 rows in chunk 0.
+// Requires: all threads of the block; `shared` holds kCombineChunks * 32 floats.
 template <bool kPosted, int kWarps>
 __device__ __forceinline__ float SumChunksTogether(uint32_t* from, int chunks, float* shared) {
   constexpr int kAtOnce = 16;
@@ -78,7 +83,7 @@ __device__ __forceinline__ float SumChunksTogether(uint32_t* from, int chunks, f
     uint32_t* const mine = from + thread * 4;
     const int loads = (count * kWarp / 4 - thread + kThreads - 1) / kThreads;
     uint4 p[kLoads];
-    LoadProducts<kPosted>(mine, kThreads * 4, loads, p);  // all loads before the first store, which would wait
+    LoadProducts<kPosted>(mine, kThreads * 4, loads, p);  // all loads first: a store in between would wait for its load
 #pragma unroll
     for (int k = 0; k < kLoads; ++k) {
       const int at = (thread + k * kThreads) * 4;
@@ -95,23 +100,23 @@ __device__ __forceinline__ float SumChunksTogether(uint32_t* from, int chunks, f
       for (int c = kAtOnce; c < padded; c += kAtOnce) {
         product += kAtOnce * kWarp;
 #pragma unroll
-        for (int k = 0; k < kAtOnce; ++k) {  // what is added next is read as its place gets free
+        for (int k = 0; k < kAtOnce; ++k) {  // software pipeline: the read of a product is kAtOnce adds ahead
           y = y + ahead[k];
           ahead[k] = product[k * kWarp];
         }
       }
 #pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) y = y + ahead[k];  // -0 beyond `count` changes nothing
+      for (int k = 0; k < kAtOnce; ++k) y = y + ahead[k];  // adding the -0 past `count` changes nothing
     }
     __syncthreads();
   }
   return y;
 }
 
-// A lane's output of an item of 32 rows and a token.
+// One lane's output of an item; an item is one row block (32 weight rows) of one token.
 struct Output {
-  float* at = nullptr;  // null: padding
-  float old = 0;
+  float* at = nullptr;  // address of the output; null: padding row or token
+  float old = 0;        // value to add to, if args.add
 };
 template <int kTokens>
 __device__ __forceinline__ Output OutputOf(const DecodeArgs& args, int item, int lane) {
@@ -126,9 +131,10 @@ __device__ __forceinline__ Output OutputOf(const DecodeArgs& args, int item, int
   return output;
 }
 
-// Sums products in chunk order: items of 32 rows and a token, shared out over blocks and in each over its warps. With
-// many chunks and few items, all warps of a block work on one item. await(): called by all threads of the block before
-// the first product is looked at.
+// Sums the products of all items in chunk order and writes the outputs. Items are distributed over blocks, and in a
+// block over its warps; with many chunks and few items, all warps of a block sum one item together.
+// kPosted: products are posted words. kPosts: outputs are posted for the next kernel; kShares: to other GPUs, too.
+// await(together) is called once by all threads of the block, before the first product is read.
 template <int kTokens, bool kPosted, bool kPosts, bool kShares, typename Await>
 __device__ __forceinline__ void CombineItems(const DecodeArgs& args, uint8_t* shared, const Await& await) {
   constexpr int kWarps = Cut<kTokens>::kWarps;
@@ -146,7 +152,7 @@ __device__ __forceinline__ void CombineItems(const DecodeArgs& args, uint8_t* sh
   bool waited = false;
 #pragma unroll 1
   do {
-    // Places, and what is added to, do not depend on other blocks: they are here before those are.
+    // Addresses and old outputs do not depend on other blocks, so they are loaded while products are awaited.
     const Output output = OutputOf<kTokens>(args, item, lane);
     uint32_t* from = products + lane + static_cast<int64_t>(item * chunks) * kWarp;
     MakeHere(from);
@@ -173,14 +179,15 @@ __device__ __forceinline__ void CombineItems(const DecodeArgs& args, uint8_t* sh
   } while (item < items);
 }
 
-// Requires: outputs do not overlap the row that is multiplied (LinearCall): with posted products, other blocks may still
-//           read it.
+// Turns all products into outputs, by all threads of all blocks, after a block's last StoreProduct.
+// Requires: outputs do not overlap the input row (LinearCall): if products are posted, there is no grid barrier, and
+//           other blocks may still read the row.
 template <int kTokens, bool kPosts, bool kShares>
 __device__ __forceinline__ void Combine(const DecodeArgs& args, uint8_t* shared) {
   const auto sync = [] { __syncthreads(); };
   if (kTokens == 1 && args.words != nullptr) {
     CombineItems<kTokens, kTokens == 1, kPosts, kShares>(args, shared, [&](bool together) {
-      if (together) __syncthreads();  // all warps are done with `shared`
+      if (together) __syncthreads();  // all warps of the block have read the staged rows that `shared` holds
     });
     return;
   }

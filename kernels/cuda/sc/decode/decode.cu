@@ -22,15 +22,15 @@ namespace {
 static_assert(kStageBytes + kChunkDims + 8 == kDecodeStageBytes && kFusedBytes == kDecodeFusedBytes);
 static_assert(kChunkDims == kDecodeChunkDims && Cut<1>::kWarps == 16 && Cut<4>::kWarps == 24);
 
-// The units of one of kWarps warps, in turn. Most steps stay in a chunk and a task and only add to addresses: to make
-// those again is a tenth of a unit's instructions.
+// Iterates over the units of one warp, every kWarps-th of its block. Most steps stay in one chunk and task and only add
+// to addresses; making the addresses again would be a tenth of a unit's instructions.
 template <int kWarps>
 struct Walk {
-  int chunk;
-  int row_block;
-  Unit unit;
+  int chunk;      // chunk of the current unit
+  int row_block;  // row block of the current unit, among those of all tasks
+  Unit unit;      // addresses of the current unit; no tiles: past the block's last unit
 
-  // Starts `ahead` units after the first of chunk `first`.
+  // Starts `ahead` units after the first unit of chunk `first`. exists: whether the block has that unit.
   __device__ __forceinline__ Walk(const DecodeArgs& args, int first, int ahead, bool exists, int lane)
       : chunk(first), row_block(ahead) {
     Locate(args, exists, lane);
@@ -47,8 +47,9 @@ struct Walk {
   }
 
  private:
-  int run_end_;  // of the row blocks of the task
+  int run_end_;  // number of the last row block of the current task + 1
 
+  // Makes the addresses of the unit of (chunk, row_block), whose row_block may be past the chunk's last.
   __device__ __forceinline__ void Locate(const DecodeArgs& args, bool exists, int lane) {
     run_end_ = 0;
     unit = {};
@@ -64,7 +65,8 @@ struct Walk {
     unit.tiles = static_cast<int>(static_cast<unsigned>(args.dims.chunk_dims(chunk) + kTileDims - 1) / kTileDims);
   }
 };
-// kPosts: the next kernel starts behind the wait, not before (handover/row_channel.h).
+// Waits for the kernel before, then marks the op as begun (SiteReporter). kPosts: lets the next kernel start only after
+// the wait, as the row channel requires of a kernel that posts (handover/row_channel.h).
 template <bool kPosts>
 __device__ __forceinline__ void AwaitPrevious(const SiteReporter& reporter) {
   WaitForPrevious();
@@ -75,7 +77,7 @@ __device__ __forceinline__ void AwaitPrevious(const SiteReporter& reporter) {
 template <typename V>
 using ArgsOf = std::conditional_t<V::kMixed, MixedDecodeArgs, DecodeArgs>;
 
-// Static shared memory of lengths per row and of their rules; null where V has none.
+// The block's static shared memory for stream lengths of rows and for their rules; null if variant V has none.
 template <typename V>
 __device__ __forceinline__ MixedStage<V::kTokens>* SharedTables() {
   if constexpr (V::kMixed) {
@@ -95,7 +97,8 @@ __device__ __forceinline__ RuleStage* SharedRules() {
   }
 }
 
-// The part of `chunk` that has unit `unit`: the chunk itself but for lengths per row.
+// The number of the part (ChunkOfPart) that has unit `unit` of chunk `chunk`; without stream lengths of rows, the
+// chunk.
 template <typename V>
 __device__ __forceinline__ int PartOfUnit(const ArgsOf<V>& args, int chunk, int unit) {
   if constexpr (V::kMixed) {
@@ -105,7 +108,9 @@ __device__ __forceinline__ int PartOfUnit(const ArgsOf<V>& args, int chunk, int 
   }
 }
 
-// The row of x of a fused kernel, as soon as it is there: this thread's element, and the lanes of the norm.
+// Waits for the input and, if the kernel quantizes the row, loads this thread's element and its share of the sum of
+// squares; with rules, also finds the row's level numbers. A polled row is awaited word by word, all other input with
+// WaitForPrevious.
 template <typename V>
 __device__ __forceinline__ void ReceiveRow(const ArgsOf<V>& args, const float* row, const Stage& stage,
                                            RuleStage* rules, PostedRow<V::kShares>& posted, Element& element) {
@@ -123,7 +128,7 @@ __device__ __forceinline__ void ReceiveRow(const ArgsOf<V>& args, const float* r
   }
 }
 
-// This thread's element of parts after the first `args.staged`.
+// Loads this thread's element of `count` parts from `part` on, after the first stage.
 template <typename V>
 __device__ __forceinline__ void LoadLaterElement(const ArgsOf<V>& args, int part, int count,
                                                  PostedRow<V::kShares>& posted, Element& element) {
@@ -135,8 +140,9 @@ __device__ __forceinline__ void LoadLaterElement(const ArgsOf<V>& args, int part
   }
 }
 
-// Codes and table rows of `count` parts from `part` on (chunks from `chunk` on) to shared memory.
-// Requires: the lanes of the norm are visible, and no thread reads earlier parts any more. Ends with a barrier.
+// Stages codes and table rows of `count` parts from `part` on, the first of chunk `chunk`, by all threads of the block.
+// Ends with a barrier.
+// Requires: stage.norm_lanes visible to the block; no thread still reads the parts staged before.
 template <typename V>
 __device__ __forceinline__ void StageParts(const ArgsOf<V>& args, const Element& element, int part, int chunk,
                                            int count, const Stage& stage, MixedStage<V::kTokens>* mixed,
@@ -152,9 +158,12 @@ __device__ __forceinline__ void StageParts(const ArgsOf<V>& args, const Element&
   }
 }
 
-// A unit is one chunk of 32 weight rows, a warp's work at a time; units are numbered chunk by chunk and each block
-// takes a range of them. Products of chunks go to memory; once every block has written its own, all of them sum up.
-// With lengths of their own, rows have a part of each chunk for every task whose lengths differ, staged apart.
+// SC linear of up to V::kTokens tokens. A persistent kernel of at most one block per SM; a unit is one chunk of 32
+// weight rows, a warp's work at a time. Units are numbered chunk by chunk, and each block takes a contiguous range. A
+// block stages the range's chunks one or two at a time, its warps multiply units and store their products (split-K
+// partials), and in the end all blocks sum products to outputs (combine.cuh).
+// If rows have stream lengths of their own, a chunk has one part for each task with lengths of its own, staged one
+// after another.
 template <typename V>
 __global__ void __launch_bounds__(Cut<V::kTokens>::kThreads, 1) ScDecodeKernel(const __grid_constant__ ArgsOf<V> args) {
   constexpr int kTokens = V::kTokens;
@@ -167,7 +176,7 @@ __global__ void __launch_bounds__(Cut<V::kTokens>::kThreads, 1) ScDecodeKernel(c
   constexpr int kRing = Cut<kTokens>::kRing;
   extern __shared__ __align__(256) uint8_t shared[];
   const int lane = static_cast<int>(threadIdx.x % kWarp);
-  // From one lane: the compiler then knows that all lanes agree, and keeps places and addresses in uniform registers.
+  // Broadcast from one lane, so that the compiler knows `warp` to be uniform and keeps addresses in uniform registers.
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x / kWarp), 0);
   const int block = static_cast<int>(blockIdx.x);
   const int begin = block * args.units_each + min(block, args.units_rest);
@@ -187,8 +196,8 @@ __global__ void __launch_bounds__(Cut<V::kTokens>::kThreads, 1) ScDecodeKernel(c
   Walk<kWarps> current(args, first_chunk, begin - first_chunk * args.row_blocks + warp, begin + warp < end, lane);
   PostedRow<kShares> posted;
   if constexpr (kPolls) posted.Look(args, element);
-  // Weights do not depend on earlier kernels: the first tiles are in flight before the activations are. The others
-  // wait until the activations have come: loads are answered in order, and those are what everyone waits for.
+  // Weights depend on no earlier kernel, so the first kEarly tiles are loaded before the activations. The other tiles
+  // of the ring are loaded after them: loads are answered in order, and everyone waits for the activations.
   // Alternatives that lost: docs/tuning/decode.md.
   // The branch in LoadTiles also keeps the compiler from moving the loads after the wait.
   LoadTiles<0, Cut<kTokens>::kEarly>(current.unit, ring);
@@ -205,13 +214,15 @@ __global__ void __launch_bounds__(Cut<V::kTokens>::kThreads, 1) ScDecodeKernel(c
 
   int unit = begin + warp;
   int slot = args.staged;
-  // The loop over chunks is uniform over the block, so that the compiler keeps a chunk's place in uniform registers.
+  // All threads of the block run this loop over parts alike, so that the compiler keeps a part's addresses in uniform
+  // registers.
   for (int part = first_part; part <= last_part; ++part, ++slot) {
     int chunk = part;
     if constexpr (kMixed) chunk = part / args.part_count;
     if (slot == args.staged) {
       const int count = min(args.staged, last_part - part + 1);
-      // The norm's lanes are there, or everybody is done with the chunks before.
+      // First stage: makes norm_lanes, or tables and rules, visible. Later stages: all warps are done with the parts
+      // before.
       if (part != first_part || (kFused && (kMixed || args.prologue == Prologue::kRmsNorm))) __syncthreads();
       if constexpr (kFused) {
         if (part != first_part) LoadLaterElement<V>(args, part, count, posted, element);
@@ -230,8 +241,8 @@ __global__ void __launch_bounds__(Cut<V::kTokens>::kThreads, 1) ScDecodeKernel(c
     for (; unit < stop; unit += kWarps) {
       Walk<kWarps> next = current;
       next.Step(args, unit + kWarps < end, lane);
-      const float next_scale =
-          LoadScale(next.unit);  // a unit ahead: it is needed where nothing is left that hides the wait
+      // Loaded a unit ahead: at the end of a unit, where the scale is needed, nothing is left to hide its latency.
+      const float next_scale = LoadScale(next.unit);
       int acc[kTokens];
       MultiplyUnit<V::kTop256>(current.unit, next.unit, stage, slot, ring, acc);
       const int row_block = current.row_block;
@@ -251,6 +262,7 @@ __global__ void __launch_bounds__(Cut<V::kTokens>::kThreads, 1) ScDecodeKernel(c
   Combine<kTokens, kPosts, kShares>(args, shared);
 }
 
+// The kernel variant that posts its outputs to the next kernel.
 template <bool kTop256, OutputKind kOutput>
 auto PostingKernelOf(bool polls) {
   return polls ? ScDecodeKernel<Variant<1, InputKind::kPolled, kOutput, kTop256>>
@@ -277,7 +289,7 @@ void LaunchTokens(DeviceContext& ctx, const LinearPlan& plan, Args& args, bool f
   constexpr bool kMixed = std::is_same_v<Args, MixedDecodeArgs>;
   const int blocks = plan.blocks;
   const int64_t units = int64_t{args.dims.chunks} * args.row_blocks;
-  STOCH_CHECK(units * kTileRows <= INT32_MAX);  // units, tiles and scales are counted in 32 bits
+  STOCH_CHECK(units * kTileRows <= INT32_MAX);  // the kernel counts units, tiles and scales in 32 bits
   args.units_each = static_cast<int>(units / blocks);
   args.units_rest = static_cast<int>(units % blocks);
   args.by_row_blocks = Divisor(args.row_blocks);
@@ -293,7 +305,8 @@ void LaunchTokens(DeviceContext& ctx, const LinearPlan& plan, Args& args, bool f
                    static_cast<size_t>(shared_bytes), args);
 }
 
-// Arguments of a launch, whatever the lengths of its rows, but for the products' memory.
+// Sets the arguments that launches with one stream length and with lengths of rows have in common, except the memory of
+// products.
 void FillArgs(DeviceContext& ctx, const ScActivationView& a, const SiteReporter& reporter, const ScLinearTask* tasks,
               int count, DecodeArgs& args) {
   for (int i = 0; i < count; ++i) {
@@ -321,7 +334,7 @@ void FillArgs(DeviceContext& ctx, const ScActivationView& a, const SiteReporter&
   args.barrier = ctx.grid_barrier();
 }
 
-// The outputs of one token, which the kernel posts for the next call.
+// The outputs of a one-token launch, as the row channel takes them: words that the kernel posts for the next call.
 RowOutputs OutputsOf(const DecodeArgs& args, int count) {
   RowOutputs outputs;
   outputs.words = int64_t{args.row_blocks} * kTileRows;
@@ -333,12 +346,14 @@ RowOutputs OutputsOf(const DecodeArgs& args, int count) {
   return outputs;
 }
 
-// x as words that are polled where the call before posts them, with its second operand.
+// The input row as words to poll, if the call before posts it.
 struct PolledOperands {
-  PolledRow x;
-  const float* y = nullptr;
+  PolledRow x;               // null words: x cannot be polled
+  const float* y = nullptr;  // norm weight, or x2 as words to poll
   Prologue prologue = Prologue::kNone;
 };
+// Looks for args.x, and for x2 of a SiLU product, among the rows that the call before posts. x.words is null if one of
+// them is not posted.
 PolledOperands Poll(const RowChannel& rows, const DecodeArgs& args) {
   PolledOperands polled{rows.Poll(args.x, args.dims.dims), args.y, args.prologue};
   const bool is_product = args.prologue == Prologue::kSiluMul;
@@ -394,7 +409,7 @@ void LaunchFilled(DeviceContext& ctx, const LinearPlan& plan, Args& args, bool f
 
 namespace {
 
-// Devices whose shared memory does not hold the stages of all tokens: some of them at a time.
+// LaunchScDecode for more tokens than a block can stage in shared memory: one launch for every plan.tile_tokens tokens.
 void LaunchInParts(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
                    const RowSource& source, const SiteReporter& reporter, const ScLinearTask* tasks, int count) {
   STOCH_CHECK(count <= kMaxDecodeTasks);
@@ -403,7 +418,7 @@ void LaunchInParts(DeviceContext& ctx, const LinearPlan& plan, const ScTables& t
     ScActivationView part = a;
     part.tokens = std::min<int64_t>(plan.tile_tokens, a.tokens - first);
     part.codes += first * a.dims.padded;
-    // Scales lie chunk by chunk, and the kernel wants those of its tokens next to each other.
+    // a.scales is [chunks][a.tokens]; the kernel takes [chunks][part.tokens].
     auto* scales = scratch.Take<float>(part.tokens * a.dims.chunks);
     const auto width = static_cast<size_t>(part.tokens) * sizeof(float);
     STOCH_CUDA(cudaMemcpy2DAsync(scales, width, a.scales + first, static_cast<size_t>(a.tokens) * sizeof(float), width,

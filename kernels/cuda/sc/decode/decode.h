@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode: SC linears of a few tokens, one pass over the weights at memory speed.
+// Decode: SC linears of up to 8 tokens, one pass over the weights at memory speed.
 //
-// For one dimension the activation is fixed, so the counts of all weights are one row of the count table: 128 bytes, a
-// word in each bank of shared memory, where 32 lanes look up 32 weights without conflict. A block stages the rows of a
-// chunk once and its warps stream tiles of 32 weight rows through registers.
+// In one dimension a token has one activation, so the counts of all weights are one row of the count table: 128 bytes,
+// one word in each bank of shared memory, so 32 lanes look up 32 weights without bank conflicts. A block stages the
+// table rows of one chunk in shared memory, and its warps stream tiles of 32 weight rows x 16 dimensions through
+// registers.
 #pragma once
 
 #include "kernels/cuda/prologue/activations.h"
@@ -13,29 +14,32 @@
 
 namespace stoch::cuda {
 
-inline constexpr int kMaxDecodeTasks = kMaxScTasks;
+inline constexpr int kMaxDecodeTasks = kMaxScTasks;  // tasks of a launch, at most
 
-// y = a @ w^T for tasks that share the activations, which are quantized already (`a`), or for one row are quantized
-// from `source` by the blocks themselves (a.codes == nullptr). Tokens beyond plan.tile_tokens go through the weights
-// again.
-// Requires: the plan of this launch, whose kernel is kDecode; where the kernel quantizes, scopes of one row each.
+// y = a @ w^T for `count` tasks that share the activations. If a.codes is null, the call has one row, which every block
+// quantizes from `source` itself. More than plan.tile_tokens tokens take several launches, each of which reads all
+// weights.
+// Requires: the plan of this call, whose route is kScDecode; if the kernel quantizes, scales that are of one row each.
 void LaunchScDecode(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
                     const RowSource& source, const SiteReporter& reporter, const ScLinearTask* tasks, int count);
 
-// The lengths of a task's rows.
+// The stream lengths of one task.
 struct ScTaskLengths {
-  const LengthView* view = nullptr;
-  RowSlots slots;
+  const LengthView* view = nullptr;  // tables by slot, and the rule
+  RowSlots slots;                    // slot of every row, or (row, chunk); not read if blocks pick the slots
 };
-// y = a @ w^T where every row, or (row, chunk), of a task has a length of its own, found by its slot on the device. One
-// row may come without codes (a.codes == nullptr): blocks then quantize `source` themselves and pick its slots.
-// Requires: the plan of PlanMixedDecode; at most plan.tile_tokens tokens; views with bytes, equally many levels; without
-//           codes PicksSlots of every rule.
-// share_lengths: rows have the slots of the first task for all of them, and slots its tables: chunks are staged once.
+// y = a @ w^T for `count` tasks in which every row, or (row, chunk), has a stream length of its own, whose slot is read
+// on the device. If a.codes is null, the call has one row: every block quantizes it from `source` and picks its slots
+// by the rules.
+// share_lengths: lengths[0] holds for all tasks, so a chunk is staged once for all; else once for each task.
+// Requires: the plan of PlanMixedDecode; at most plan.tile_tokens tokens; views whose `bytes` are not null and whose
+//           `levels` are equal; if a.codes is null, PicksSlots of every view with a rule.
 // Bits:     docs/research.md#mixed-lengths.
 void LaunchScDecodeMixed(DeviceContext& ctx, const LinearPlan& plan, const ScActivationView& a, const RowSource& source,
                          const SiteReporter& reporter, const ScLinearTask* tasks, const ScTaskLengths* lengths,
                          int count, bool share_lengths);
+// Whether the decode kernel can evaluate the rule of `view` for the one row that it quantizes: the slot depends on that
+// row alone, and the arrays of the rule fit shared memory.
 bool PicksSlots(const LengthView& view);
 
 }  // namespace stoch::cuda

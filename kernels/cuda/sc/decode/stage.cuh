@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A decode block's chunks in shared memory: the activations' codes and, for each, its row of the count table.
+// The stage of a decode block in shared memory: for each staged chunk, the codes of its activations and, for each code,
+// its row of the count table.
 #pragma once
 
 #include "kernels/cuda/device/async_copy.cuh"
@@ -15,21 +16,24 @@
 
 namespace stoch::cuda::decode {
 
+// Arrays of the stage, `staged` being the number of chunks that a block stages at a time. A slot is the index of a
+// staged chunk.
 struct Stage {
-  uint8_t* rows;   // [staged][tokens][128 dims][128] table rows
-  uint8_t* codes;  // [staged][tokens][128]
-  float* scales;   // [staged][tokens]
-  // [staged][tokens] bit t: tile t has a code of the largest level, whose count of 256 does not fit a byte.
-  unsigned* top_tiles;
-  // For the one row that is quantized here:
-  float* norm_lanes;  // [kRowLanes]
-  uint4* magnitudes;  // [staged] the largest of each of a chunk's warps
+  uint8_t* rows;   // [staged][tokens][128 dims][128 levels of the weight] table rows
+  uint8_t* codes;  // [staged][tokens][128 dims] codes of the activations
+  float* scales;   // [staged][tokens] scales of the activations
+  unsigned*
+      top_tiles;  // [staged][tokens]; bit t: an activation of tile t has the largest level, whose count may be 256
+  // Used only if blocks quantize the one row:
+  float* norm_lanes;  // [kRowLanes] partial sums of squares for RMSNorm
+  uint4* magnitudes;  // [staged] bits of the largest |x| of each of a chunk's four warps
 };
-// In front of the others, where their places are constants.
-inline constexpr int kNormBytes = kRowLanes * static_cast<int>(sizeof(float));
+inline constexpr int kNormBytes = kRowLanes * static_cast<int>(sizeof(float));  // bytes of Stage::norm_lanes
+// Bytes of norm_lanes and magnitudes, which come first in shared memory, where their addresses are constants.
 inline constexpr int kFusedBytes = kNormBytes + 256;
 static_assert(kMaxFusedChunks * sizeof(uint4) <= 256);
 
+// The stage at the beginning of a block's shared memory. kFused: blocks quantize the one row.
 template <int kTokens, bool kFused>
 __device__ __forceinline__ Stage MakeStage(uint8_t* shared, int staged) {
   Stage stage;
@@ -46,14 +50,15 @@ int StageBytes(bool fused, int staged) {
   return (fused ? kFusedBytes : 0) + staged * kTokens * (kStageBytes + kChunkDims + 8);
 }
 
-// Notes that element `index` of the codes has the largest level. top_tiles starts at 0.
+// Sets the bit of top_tiles for element `index` of Stage::codes, whose level is the largest. Requires: top_tiles zeroed
+// before.
 __device__ __forceinline__ void NoteTop(const Stage& stage, int index) {
   atomicOr(stage.top_tiles + index / kChunkDims, 1u << (index % kChunkDims / kTileDims));
 }
 
-// Copies the table rows of 32 staged codes, of which each lane of a warp has one; `first` is the first one's index.
-// Straight from registers: the codes need not be in shared memory before.
-// `counts`: of masks - 1 = `mask_bits` masks.
+// Copies the count-table rows of 32 codes to Stage::rows, by a warp. Each lane passes one code in a register; `first`
+// is the index in Stage::codes of lane 0's.
+// counts: [mask_bits + 1][levels][levels] in device memory.
 __device__ __forceinline__ void StageRows(const uint8_t* counts, int mask_bits, int levels, const Stage& stage,
                                           int first, int code) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
@@ -61,7 +66,7 @@ __device__ __forceinline__ void StageRows(const uint8_t* counts, int mask_bits, 
   if (levels == kRowBytes) {
     constexpr int kPieces = kRowBytes / 16;
     constexpr int kRowsAtOnce = kWarp / kPieces;
-    // 32 bits: the table has at most 128 * 128 rows.
+    // Byte offsets fit 32 bits: the table has at most 128 masks * 128 levels rows.
     const uint8_t* from = counts + lane % kPieces * 16;
     uint8_t* to = stage.rows + first * kRowBytes + lane * 16;
     uint4 pieces[kPieces];
@@ -83,27 +88,28 @@ __device__ __forceinline__ void StageRows(const uint8_t* counts, int mask_bits, 
   }
 }
 
-// Sources of StageRows.
+// The count table that StageRows copies from.
 struct CountRows {
-  const uint8_t* counts;
-  int mask_bits;
-  bool may_be_256;  // ScTables::top_is_256
+  const uint8_t* counts;  // [mask_bits + 1][levels][levels] in device memory
+  int mask_bits;          // number of masks - 1
+  bool may_be_256;        // whether the count of two largest levels may be 256, which reads 0
 };
 __device__ __forceinline__ CountRows CountsOf(const DecodeArgs& args) { return {args.counts, args.masks - 1, true}; }
 __device__ __forceinline__ CountRows CountsOf(const ByteTable& table) {
   return {table.counts, table.mask_bits, table.top_is_256 != 0};
 }
 
-// A thread's element of the row that QuantizeChunks quantizes.
+// One element of the input row: each thread of a block that quantizes has one element of the staged chunks.
 struct Element {
-  int slot;   // of its chunk among those staged; not below `count`: no chunk
-  bool used;  // not padding
-  const float* x_at;
-  const float* y_at;
+  int slot;           // index of the element's chunk among those staged; >= the number staged: the thread has none
+  bool used;          // false: padding, not loaded
+  const float* x_at;  // address of x
+  const float* y_at;  // address of the norm weight (RMSNorm) or x2 (SiLU product)
   float x = 0;
-  float y = 0;  // its norm weight or x2
+  float y = 0;  // norm weight or x2
 };
-// The element, with what does not depend on other kernels: its norm weight.
+// The calling thread's element of `count` parts from `first` on (ChunkOfPart), with its addresses and its norm weight,
+// which depends on no earlier kernel.
 template <typename Args>
 __device__ __forceinline__ Element MakeElement(const Args& args, int first, int count) {
   Element e;
@@ -118,7 +124,8 @@ __device__ __forceinline__ Element MakeElement(const Args& args, int first, int 
   if (args.prologue == Prologue::kRmsNorm && e.used) e.y = __ldg(e.y_at);
   return e;
 }
-// kAroundL1: of rows that kernels wrote which have ended since this one began.
+// Loads x, and x2 if there is one. kAroundL1: through the L2, for rows written by kernels that were still running when
+// this kernel began.
 template <bool kAroundL1 = false>
 __device__ __forceinline__ void LoadElement(const DecodeArgs& args, Element& e) {
   const auto load = [](const float* at) { return kAroundL1 ? __ldcg(at) : *at; };
@@ -127,7 +134,8 @@ __device__ __forceinline__ void LoadElement(const DecodeArgs& args, Element& e) 
   if (args.prologue == Prologue::kSiluMul) e.y = load(e.y_at);
 }
 
-// How long a polled row is waited for.
+// The bound of a wait for polled words: none for words that this GPU's own kernels post, PeerPatience for words that
+// other GPUs post.
 template <bool kShares>
 __device__ __forceinline__ auto PatienceOf(const DecodeArgs& args) {
   if constexpr (kShares) {
@@ -137,17 +145,20 @@ __device__ __forceinline__ auto PatienceOf(const DecodeArgs& args) {
   }
 }
 
-// An element of a row that the kernel before posts (handover/row_channel.h). kShares: other GPUs post parts of it.
+// Polls one thread's element of a row that the kernel before posts word by word (handover/row_channel.h). kShares:
+// other GPUs post parts of the row.
 template <bool kShares>
 struct PostedElement {
-  uint32_t x = 1;
-  uint32_t y = 1;
+  uint32_t x = 1;  // word of x as last read; 0: not posted yet
+  uint32_t y = 1;  // word of x2 as last read, 1 if there is no x2; 0: not posted yet
 
+  // Reads both words once, without waiting.
   __device__ __forceinline__ void Look(const DecodeArgs& args, const Element& e) {
     if (!e.used) return;
     x = PeekWord(e.x_at);
     if (args.prologue == Prologue::kSiluMul) y = PeekWord(e.y_at);
   }
+  // Polls the words that Look did not find posted, and sets e.x and e.y.
   template <typename Patience>
   __device__ __forceinline__ void Receive(const DecodeArgs& args, Element& e, Patience patience) {
     if (!e.used) return;
@@ -166,26 +177,27 @@ struct PostedElement {
   }
 };
 
-// All that a block polls of that row: its threads' elements, and lanes of the norm.
+// Polls everything that a thread needs of a posted row: its element, and for RMSNorm its share of the sum of squares.
 template <bool kShares>
 struct PostedRow {
   PostedElement<kShares> element;
   PostedLane lane;
 
+  // Issues the first reads of all words, without waiting.
   __device__ __forceinline__ void Look(const DecodeArgs& args, const Element& e) {
     element.Look(args, e);
     const int j = static_cast<int>(threadIdx.x);
     if (args.prologue != Prologue::kRmsNorm || j >= kRowLanes) return;
     lane.template Look<kShares>(reinterpret_cast<const uint32_t*>(args.x) + j, args.dims.dims - j);
   }
-  // row: args.x.
+  // Waits for the words, sets `e`, and writes this thread's sum of squares to stage.norm_lanes. `row` is args.x.
   __device__ __forceinline__ void Receive(const DecodeArgs& args, Element& e, const float* row, const Stage& stage) {
     element.Receive(args, e, PatienceOf<kShares>(args));
     if (args.prologue != Prologue::kRmsNorm) return;
     ReceiveNormLanes(lane, reinterpret_cast<const uint32_t*>(row), args.dims.dims, stage.norm_lanes,
                      PatienceOf<kShares>(args));
   }
-  // A later chunk, whose words all are there but those of other GPUs.
+  // Loads an element of a later chunk, after WaitForPrevious: only words of other GPUs may still be missing.
   __device__ __forceinline__ void LoadLater(const DecodeArgs& args, Element& e) {
     if constexpr (kShares) {
       element.Look(args, e);
@@ -196,7 +208,8 @@ struct PostedRow {
   }
 };
 
-// Parameters of shared rows that are needed when there is no time to wait for them.
+// Reads the kernel parameters of shared rows into the parameter cache early, so that polling and posting do not miss
+// it.
 template <bool kShares>
 __device__ __forceinline__ void WarmPeers(const DecodeArgs& args) {
   if constexpr (kShares) {
@@ -204,15 +217,16 @@ __device__ __forceinline__ void WarmPeers(const DecodeArgs& args) {
   }
 }
 
-// Quantizes and stages `count` chunks of the one row, whose values f(x) threads have, one of chunk `slot` each.
-// table_of(slot, largest): the counts of a staged chunk whose largest element is that. sync(): a barrier of the threads
-// that call, all of the chunks' at least.
+// Quantizes and stages `count` chunks of the one row. `value` is f(x) of the calling thread's element, and `slot` the
+// index of the element's chunk among those staged. table_of(slot, largest) returns the count table of a chunk whose
+// largest |f(x)| has the bits `largest`. sync() is a barrier of all threads that call, among them all threads with an
+// element.
 template <bool kTop256, typename TableOf, typename Sync>
 __device__ __forceinline__ void QuantizeValues(const DecodeArgs& args, float value, int slot, int count,
                                                const Stage& stage, const TableOf& table_of, const Sync& sync) {
   static_assert(kMaxFusedChunks * kChunkDims <= Cut<1>::kThreads);
-  static_assert(kChunkDims / kWarp == 4);  // uint4
-  const unsigned index = threadIdx.x;      // of the element; unsigned: divisions are shifts
+  static_assert(kChunkDims / kWarp == 4);  // warps of a chunk, one word of Stage::magnitudes each
+  const unsigned index = threadIdx.x;      // index of the element in Stage::codes; unsigned, so divisions are shifts
   if (slot < count) {
     const uint32_t magnitude = __reduce_max_sync(kAllLanes, FloatToBits(value) & 0x7fffffffu);
     if (index % kWarp == 0) reinterpret_cast<uint32_t*>(stage.magnitudes)[index / kWarp] = magnitude;
@@ -242,9 +256,10 @@ __device__ __forceinline__ void QuantizeValues(const DecodeArgs& args, float val
   sync();
 }
 
-// From x, by the block: latencies, not work, count before every linear, so everything is loaded
-// before the norm is known, and warps without an element do nothing.
-// Requires: the lanes of the norm in shared memory, visible.
+// Quantizes and stages `count` chunks of the one row from the loaded elements `e`, by all threads of the block. This is
+// latency in front of every linear, so x and y are loaded before the norm is known, and warps without an element do
+// nothing.
+// Requires: stage.norm_lanes visible to the block if the prologue is RMSNorm.
 template <bool kTop256, typename TableOf>
 __device__ __forceinline__ void QuantizeChunks(const DecodeArgs& args, const Element& e, int count, const Stage& stage,
                                                const TableOf& table_of) {
@@ -257,7 +272,8 @@ __device__ __forceinline__ void QuantizeChunks(const DecodeArgs& args, const Ele
   QuantizeValues<kTop256>(args, value, e.slot, count, stage, table_of, [] { __syncthreads(); });
 }
 
-// From codes that are in memory already.
+// Stages `count` chunks from `first` on, of all tokens, from codes in device memory, by all threads of the block. Ends
+// with a barrier.
 template <int kTokens, bool kTop256>
 __device__ void CopyChunks(const DecodeArgs& args, int first, int count, const Stage& stage) {
   constexpr int kThreads = Cut<kTokens>::kThreads;
@@ -284,21 +300,21 @@ __device__ void CopyChunks(const DecodeArgs& args, int first, int count, const S
   __syncthreads();
 }
 
-// Shared memory of blocks of several lengths: the tables of every task, and the gains of staged chunks.
+// Static shared memory of a block whose rows have stream lengths of their own.
 template <int kTokens>
 struct MixedStage {
-  ByteTable tables[kMaxDecodeTasks][kMaxByteTables];
-  float gains[kMaxFusedChunks * kTokens];
+  ByteTable tables[kMaxDecodeTasks][kMaxByteTables];  // count tables [part of a chunk][slot of a length]
+  float gains[kMaxFusedChunks * kTokens];             // [staged][tokens] real value of one count
 };
-// And where they pick the slots of the one row themselves: the rules, next to the threads.
+// Static shared memory of a block that also picks the slots of the one row by the rules.
 struct RuleStage {
-  StagedRule rules[kMaxDecodeTasks];
-  float lanes[kRowLanes];
-  uint32_t largest[kRowLanes / kWarp];
-  int levels[kMaxDecodeTasks];  // of the row
+  StagedRule rules[kMaxDecodeTasks];    // rule of each part of a chunk
+  float lanes[kRowLanes];               // partial sums of squares of f(x)
+  uint32_t largest[kRowLanes / kWarp];  // bits of the largest |f(x)| of each warp's elements
+  int levels[kMaxDecodeTasks];          // level number of the row by each part's rule, if that is of rows
 };
 
-// Brings tables and rules; they do not depend on earlier kernels.
+// Copy the tables of all slots, and the rules, to shared memory, by all threads. Both depend on no earlier kernel.
 template <int kTokens>
 __device__ __forceinline__ void LoadTables(const MixedDecodeArgs& args, MixedStage<kTokens>& mixed) {
   const int t = static_cast<int>(threadIdx.x) / kMaxByteTables;
@@ -311,13 +327,13 @@ __device__ __forceinline__ void LoadRules(const MixedDecodeArgs& args, RuleStage
   if (t < args.part_count) StageRule(args.rules[t], stage.rules[t], i, kMaxByteTables);
 }
 
-// Whether the norm's weights have room where count rows are staged later, and lie as copies want them.
+// Whether the RMSNorm weights fit in Stage::rows, which is still empty, and are aligned for 16-byte copies.
 __device__ __forceinline__ bool KeepsNorm(const MixedDecodeArgs& args) {
   return args.prologue == Prologue::kRmsNorm && args.dims.dims % 4 == 0 &&
          reinterpret_cast<uintptr_t>(args.y) % 16 == 0 &&
          args.dims.dims * static_cast<int>(sizeof(float)) <= args.staged * kStageBytes;
 }
-// Sends for the norm's weights, which do not depend on earlier kernels.
+// Starts asynchronous copies of the RMSNorm weights to Stage::rows, if KeepsNorm. Weights depend on no earlier kernel.
 __device__ __forceinline__ void KeepNorm(const MixedDecodeArgs& args, const Stage& stage) {
   if (!KeepsNorm(args)) return;
   const uint32_t to = SharedAddress(stage.rows);
@@ -328,13 +344,14 @@ __device__ __forceinline__ void KeepNorm(const MixedDecodeArgs& args, const Stag
   CommitCopies();
 }
 
-// The level of the one row for every part whose rule is of rows. All threads of the block.
-// Requires: the lanes of the norm written by this block, KeepNorm called.
+// Finds the level number of the one row for every part of a chunk whose rule takes a metric of the whole row, and
+// writes rules.levels. By all threads of the block; ends with a barrier.
+// Requires: this block has written stage.norm_lanes (RMSNorm) and called KeepNorm, LoadTables and LoadRules.
 __device__ __forceinline__ void FindRowLevels(const MixedDecodeArgs& args, const Stage& stage, RuleStage& rules) {
   constexpr int kInFlight = 16;
   const float* ys = KeepsNorm(args) ? reinterpret_cast<const float*>(stage.rows) : args.y;
   WaitForCopies<0>();
-  __syncthreads();  // the norm's lanes and weights, tables and rules
+  __syncthreads();  // norm_lanes, the norm weights, tables and rules are visible
   const int j = static_cast<int>(threadIdx.x);
   if (j < kRowLanes) {
     const bool has_y = args.prologue != Prologue::kNone;
@@ -377,7 +394,8 @@ __device__ __forceinline__ void FindRowLevels(const MixedDecodeArgs& args, const
   __syncthreads();
 }
 
-// QuantizeChunks where tasks have slots of their own. Parts from `first` on.
+// As QuantizeChunks, for rows with stream lengths of their own: stages `count` parts from `first` on, each with the
+// count table of the length that its rule picks, and writes mixed.gains.
 template <bool kTop256>
 __device__ __forceinline__ void QuantizeParts(const MixedDecodeArgs& args, const Element& e, int first, int count,
                                               const Stage& stage, MixedStage<1>& mixed, const RuleStage& rules) {
@@ -391,12 +409,13 @@ __device__ __forceinline__ void QuantizeParts(const MixedDecodeArgs& args, const
       slot = SlotOfLevel(rule, of_chunk ? FixedLevel(rule, BitsToFloat(largest)) : rules.levels[t], chunk);
     }
     const ByteTable table = mixed.tables[t][slot];
-    mixed.gains[i] = table.gain;  // by all threads of the chunk
+    mixed.gains[i] = table.gain;  // all threads of the chunk write an equal value
     return CountsOf(table);
   });
 }
 
-// CopyChunks where a task's rows have tables of their own: parts first.. of args.part_count parts a chunk.
+// As CopyChunks, for rows with stream lengths of their own: stages `count` parts from `first` on, each token with the
+// count table of its slot, and writes mixed.gains.
 template <int kTokens, bool kTop256>
 __device__ void CopyParts(const MixedDecodeArgs& args, int first, int count, const Stage& stage,
                           MixedStage<kTokens>& mixed) {
@@ -404,7 +423,7 @@ __device__ void CopyParts(const MixedDecodeArgs& args, int first, int count, con
   if constexpr (kTop256) {
     for (int i = static_cast<int>(threadIdx.x); i < count * kTokens; i += kThreads) stage.top_tiles[i] = 0;
   }
-  __syncthreads();  // and the tables are there
+  __syncthreads();  // top_tiles are 0, and mixed.tables are visible
   for (int index = static_cast<int>(threadIdx.x); index < count * kTokens * kChunkDims; index += kThreads) {
     const int i = index / kChunkDims;
     const int d = index % kChunkDims;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles of 32 weight rows x 16 dimensions, as a warp loads them and looks their counts up in staged table rows.
+// Weight tiles of 32 rows x 16 dimensions: how a warp loads them and looks up their counts in the table rows that its
+// block has staged (stage.cuh).
 #pragma once
 
 #include "kernels/cuda/device/element.cuh"
@@ -9,10 +10,13 @@
 
 namespace stoch::cuda::decode {
 
-// One tile of a lane's row: adds counts to `all` and 128 * (counts whose product is negative) to `negative`. `rows` is
-// the shared address of a chunk's table rows, a multiple of 256, `offset` the tile's place in it: taking a level out of
-// its word gives the address of its count in the same instruction, and instructions are what a look-up costs.
-// `top`: whether an activation of the tile has the largest level, whose counts of 256 read 0 (there are 128 levels).
+// Looks up one tile's 16 weights of a lane's row: adds their counts to `all`, and 128 times the counts of negative
+// products to `negative`.
+// rows:   shared address of the chunk's table rows, a multiple of 256: then one instruction extracts a weight's level
+// from its word and makes the address of its count. Look-ups are bound by instructions.
+// offset: byte offset in `rows` of the tile's first dimension.
+// codes:  the 16 activations' codes, in shared memory.
+// top:    whether an activation of the tile has the largest level, 127, whose count of 256 with level 127 reads 0.
 __device__ __forceinline__ void AddTile(uint4 weights, uint32_t rows, uint32_t offset, const uint8_t* codes,
                                         unsigned& all, unsigned& negative, bool top) {
   const uint4 activations = *reinterpret_cast<const uint4*>(codes);
@@ -23,14 +27,16 @@ __device__ __forceinline__ void AddTile(uint4 weights, uint32_t rows, uint32_t o
     const uint32_t levels = w[i] & 0x7f7f7f7fu;
     const uint32_t signs = (w[i] ^ a[i]) & 0x80808080u;
     const uint32_t row = offset + 4 * i * kRowBytes;
-    // One by the logic pipe, three by the multiply pipe: both are needed to keep up.
+    // Of the four levels of a word, one is extracted on the ALU pipe and three on the multiply pipe: neither alone
+    // keeps up.
     uint32_t counts = LoadSharedByte<0>(__byte_perm(levels, rows, 0x7650) + row);
     counts += LoadSharedByte<0>(__dp4a(levels, 0x00000100u, rows) + row + kRowBytes) * 0x100u;
     counts += LoadSharedByte<0>(__dp4a(levels, 0x00010000u, rows) + row + 2 * kRowBytes) * 0x10000u;
     counts += LoadSharedByte<0>(__dp4a(levels, 0x01000000u, rows) + row + 3 * kRowBytes) * 0x1000000u;
     all = __dp4a(counts, 0x01010101u, all);
     negative = __dp4a(counts, signs, negative);
-    if (top) {  // 0x80 where both levels are 127
+    if (top) {
+      // 0x80 in each byte in which the weight and the activation have level 127.
       const unsigned both = (((w[i] & a[i]) & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u;
       all += __popc(both) * 256u;
       negative += __popc(both & signs) * (256u * 128u);
@@ -38,18 +44,18 @@ __device__ __forceinline__ void AddTile(uint4 weights, uint32_t rows, uint32_t o
   }
 }
 
-// Where a warp's tiles of one chunk and 32 rows are. No tiles: past the block's last unit.
+// Addresses of a unit for one lane of its warp; a lane has one of the unit's 32 weight rows.
 struct Unit {
-  const uint8_t* codes = nullptr;  // this lane's 16 bytes of the first tile
-  const float* scale = nullptr;    // this lane's
-  int tiles = 0;
+  const uint8_t* codes = nullptr;  // the row's 16 bytes in the first tile; kTileBytes to the next tile
+  const float* scale = nullptr;    // the row's scale in the unit's chunk
+  int tiles = 0;                   // tiles of the chunk; 0: past the block's last unit, nothing is loaded
 };
 
 __device__ __forceinline__ uint4 LoadTile(const Unit& unit, int tile) {
   return tile < unit.tiles ? LoadStreaming(unit.codes + tile * kTileBytes) : make_uint4(0, 0, 0, 0);
 }
-// Tiles kFirst..kEnd - 1 to their places. Of a whole unit without a branch a tile, each of which makes the cache's policy
-// again.
+// Loads tiles kFirst..kEnd - 1 of a unit to tiles[kFirst..kEnd - 1]. For a full chunk without a branch per tile: the
+// compiler makes the L2 cache policy of the loads again after each branch.
 template <int kFirst, int kEnd, int kTiles>
 __device__ __forceinline__ void LoadTiles(const Unit& unit, uint4 (&tiles)[kTiles]) {
   if (unit.tiles == kChunkTiles) {
@@ -62,8 +68,8 @@ __device__ __forceinline__ void LoadTiles(const Unit& unit, uint4 (&tiles)[kTile
 }
 __device__ __forceinline__ float LoadScale(const Unit& unit) { return unit.tiles > 0 ? __ldg(unit.scale) : 0.0f; }
 
-// acc[token] = the signed counts of a unit, whose first kRing tiles are in `ring`, against the staged rows of `slot`. The
-// first tiles of `next` take their places.
+// acc[n] = the sum of signed counts of this lane's weight row with token n, over the unit's chunk. `slot`: index of the
+// staged chunk. On entry `ring` holds the unit's first kRing tiles; on return it holds those of `next`, in flight.
 template <bool kTop256, int kTokens, int kRing>
 __device__ __forceinline__ void MultiplyUnit(const Unit& unit, const Unit& next, const Stage& stage, int slot,
                                              uint4 (&ring)[kRing], int (&acc)[kTokens]) {

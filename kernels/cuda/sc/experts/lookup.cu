@@ -25,57 +25,60 @@ using decode::Unit;
 
 constexpr int kWarps = decode::Cut<1>::kWarps;
 constexpr int kThreads = decode::Cut<1>::kThreads;
-constexpr int kRing = decode::Cut<1>::kRing;    // tiles in flight of a lane
-constexpr int kEarly = decode::Cut<1>::kEarly;  // of them in front of the count rows
-constexpr int kSumAhead = 16;                   // products of a sum in flight
+constexpr int kRing = decode::Cut<1>::kRing;    // weight tiles a lane has in flight
+constexpr int kEarly = decode::Cut<1>::kEarly;  // weight tiles a lane loads before the count rows are staged
+constexpr int kSumAhead = 16;                   // products a lane has in flight while it sums chunks
 static_assert(kThreads == decode::kMaxFusedChunks * kRowLanes);
 static_assert(kExpertNormBytes == kRowLanes * sizeof(float));
 static_assert(kMaxCombinedSlots * kWarp * sizeof(float) <= kStageBytes && kMaxCombinedSlots <= kWarp);
 
-// Weights of a (slot, matrix) pair.
+// The weight matrix of a (slot, matrix) pair: codes and scales of the slot's expert.
 struct SlotWeights {
   const uint8_t* codes;
   const float* scales;
 };
 static_assert(sizeof(SlotWeights) == kExpertTaskBytes);
 
-// The chunks of all rows of x follow each other: chunk q is chunk q % dims.chunks of row q / dims.chunks. The row blocks
-// of a row of x: matrix by matrix of slot by slot. DecodeArgs::row_blocks are those.
+// Arguments of the look-up kernel. Chunks of all rows of x are numbered row by row: chunk q is chunk q % dims.chunks of
+// row q / dims.chunks. DecodeArgs::row_blocks counts the blocks of 32 weight rows that one row of x is multiplied by,
+// ordered [slot][matrix][row block of the matrix]; DecodeArgs::tokens is the number of rows of x.
 struct LookupArgs : decode::DecodeArgs {
-  const ScWeightView* views[kMaxScTasks] = {};
-  float* outs[kMaxScTasks] = {};
-  int64_t out_strides[kMaxScTasks] = {};
-  const int32_t* chosen = nullptr;          // of the first row of x
-  const uint32_t* posted_chosen = nullptr;  // the same + 1, as the kernel in front posts them
-  int64_t x_stride = 0;
-  int64_t y_stride = 0;  // 0: all rows share y
-  int row_slots = 1;
-  int matrices = 1;
-  int places = 0;  // staged of all experts' matrices: matrix by matrix; 0: none are
+  const ScWeightView* views[kMaxScTasks] = {};  // [matrices] weights of every expert, device memory [experts]
+  float* outs[kMaxScTasks] = {};                // [matrices] outputs [slots][out_features]
+  int64_t out_strides[kMaxScTasks] = {};        // [matrices] floats from one slot's outputs to the next slot's
+  const int32_t* chosen = nullptr;              // [slots] expert of each slot, from the first row of x on
+  const uint32_t* posted_chosen = nullptr;  // [slots] chosen + 1 as words posted by the kernel before; null: not posted
+  int64_t x_stride = 0;                     // floats from one row of x to the next
+  int64_t y_stride = 0;                     // floats from one row of y to the next; 0: all rows share y
+  int row_slots = 1;                        // slots that share a row of x
+  int matrices = 1;                         // matrices of an expert, of one shape
+  int places = 0;  // (matrix, expert) pairs whose SlotWeights a block stages, all of them; 0: it stages none
   int experts = 0;
   int matrix_blocks = 0;  // row blocks of a matrix
-  int matrix_rows = 0;
-  int rows_padded = 0;
-  int max_tasks = 0;  // (slot, matrix) pairs of a block
+  int matrix_rows = 0;    // output features of a matrix
+  int rows_padded = 0;    // rows of a matrix, padded to a multiple of 64
+  int max_tasks = 0;      // (slot, matrix) pairs of the rows of x that one block meets, at most
   Divisor by_chunks;
   Divisor by_matrix_blocks;
   Divisor by_matrices;
   Divisor by_experts;
   ExpertCombine combine;
-  bool x_settled = false;       // DeviceContext::IsSettled
-  bool chosen_settled = false;  // the same
+  bool x_settled = false;       // x is complete before this kernel begins and may be read before WaitForPrevious
+  bool chosen_settled = false;  // `chosen` is complete before this kernel begins
 
+  // (slot, matrix) pairs of a row of x.
   __device__ __forceinline__ int row_tasks() const { return row_slots * matrices; }
 };
 
-// The units of one warp, in turn: most steps stay in a matrix and a chunk and only add to addresses.
+// Iterates over the units of one warp, every kWarps-th of its block; a unit is one chunk of 32 weight rows. Most steps
+// stay in one matrix and chunk and only add to addresses.
 struct Walk {
-  const SlotWeights* weights;  // of the block's rows of x, from first_row on
-  int first_row;
-  int chunk;
-  int row_block;
-  int run_end = 0;  // of the row blocks of the matrix
-  Unit unit;
+  const SlotWeights* weights;  // shared memory [rows of x of the block, from first_row on][row_slots][matrices]
+  int first_row;               // first row of x of the block
+  int chunk;                   // chunk of the current unit, numbered over all rows of x
+  int row_block;               // row block of the current unit in its row of x
+  int run_end = 0;             // number of the last row block of the current matrix + 1
+  Unit unit;                   // addresses of the current unit; no tiles: past the block's last unit
 
   __device__ __forceinline__ void Step(const LookupArgs& args, bool exists, int lane) {
     row_block += kWarps;
@@ -91,15 +94,16 @@ struct Walk {
     TakeFrom(Place(args, exists, lane));
   }
 
-  // The two halves of Locate: where the unit is in its matrix, whichever expert's that is, and the expert's.
+  // Locate in two halves, as the expert may not be known yet: Place finds the offsets of the unit in its matrix, which
+  // are equal for all experts; TakeFrom adds the addresses of the chosen expert's matrix.
   struct InMatrix {
-    int task;  // of `weights`
-    int64_t codes;
-    int scale;
+    int task;       // index in `weights`
+    int64_t codes;  // byte offset of this lane's first 16 codes
+    int scale;      // index of this lane's scale
   };
   __device__ __forceinline__ InMatrix Place(const LookupArgs& args, bool exists, int lane) {
     run_end = 0;
-    unit.tiles = 0;  // nothing is read then
+    unit.tiles = 0;  // a unit without tiles loads nothing
     if (!exists) return {0, 0, 0};
     for (; row_block >= args.row_blocks; row_block -= args.row_blocks) ++chunk;
     const int row = args.by_chunks.Quotient(chunk);
@@ -119,7 +123,8 @@ struct Walk {
   }
 };
 
-// A thread's element of the chunks from `first` on, as decode::MakeElement: what does not depend on other kernels.
+// As decode::MakeElement for chunks numbered over all rows of x: the calling thread's element of `count` chunks from
+// `first` on, with its addresses and norm weight, which depend on no earlier kernel.
 __device__ __forceinline__ Element MakeSlotElement(const LookupArgs& args, int first, int count) {
   Element e;
   const int d = static_cast<int>(threadIdx.x % kChunkDims);
@@ -133,7 +138,8 @@ __device__ __forceinline__ Element MakeSlotElement(const LookupArgs& args, int f
   return e;
 }
 
-// Lanes of the norms of the rows of two neighbouring chunks, half of the block each.
+// Partial sums of squares (RMSNorm) of the rows of x that chunks first and first + 1 belong to, by one half of the
+// block each, to lanes[0] and lanes[1], both [kRowLanes].
 __device__ __forceinline__ void SlotNorms(const LookupArgs& args, int first, int count, float* const (&lanes)[2]) {
   const int half = static_cast<int>(threadIdx.x) / kRowLanes;
   if (half >= count) return;
@@ -142,8 +148,8 @@ __device__ __forceinline__ void SlotNorms(const LookupArgs& args, int first, int
   NormLane<1, true>({args.x + row * args.x_stride}, args.dims.dims, j, {half == 0 ? lanes[0] : lanes[1]});
 }
 
-// Sums products in chunk order, posted ones as they come, others once every block has written its own: 32 rows of a
-// matrix of a slot by a warp.
+// Sums products in chunk order and writes the outputs of every slot. A warp sums one row block (32 rows) of a matrix of
+// a slot at a time. kPosted: products are posted words, polled as they come; else a grid barrier makes them visible.
 template <bool kPosted>
 __device__ __forceinline__ void CombineSlots(const LookupArgs& args) {
   if constexpr (!kPosted) {
@@ -169,8 +175,9 @@ __device__ __forceinline__ void CombineSlots(const LookupArgs& args) {
   }
 }
 
-// Outputs if a row's slots are combined. A team of a warp a slot has 32 columns of a row; with more slots than
-// warps, warps have several. shared: [teams][top_k][32] floats.
+// Sums products in chunk order and combines the slots of each row (ExpertCombine). A team of warps has 32 output
+// features of a row: one warp per slot, or several slots per warp if there are more slots than warps. kPosted as in
+// CombineSlots. shared: [teams][top_k][32] floats.
 template <bool kPosted>
 __device__ __forceinline__ void CombineRows(const LookupArgs& args, float* shared) {
   const auto sync = [] { __syncthreads(); };
@@ -198,14 +205,14 @@ __device__ __forceinline__ void CombineRows(const LookupArgs& args, float* share
     const int col = row_block * kTileRows + lane;
     const bool adds = active && member == 0 && col < args.matrix_rows;
     float* out = to.out + row * to.out_stride + col;
-    // Weights, and what is added to, do not depend on other blocks: they are here before those are.
+    // Weights and old outputs do not depend on other blocks, so they are loaded while products are awaited.
     float old = 0.0f;
     float weight = 0.0f;
     if (adds) old = *out;
     if (active && member == 0 && lane < to.top_k) weight = to.weights[row * to.top_k + lane];
     if (!waited) {
       if constexpr (kPosted) {
-        __syncthreads();  // all warps are done with `shared`
+        __syncthreads();  // all warps have read the staged table rows that `shared` overwrites
       } else {
         args.barrier.Await(arrived, sync);
       }
@@ -228,11 +235,12 @@ __device__ __forceinline__ void CombineRows(const LookupArgs& args, float* share
         if (args.post.words != nullptr) PostValue(args.post.words + col, old + sum);
       }
     }
-    __syncthreads();  // everybody has read `sums`
+    __syncthreads();  // all warps have read `sums`, which the next item overwrites
   }
 }
 
-// Outputs of the block's share, once all products are there: rows of slots, or sums over the slots of a row.
+// The epilogue: writes this block's share of the outputs, which are rows of slots, or sums over the slots of a row. By
+// all threads, after the block's last product. `shared` is memory that no warp multiplies from any more.
 __device__ __forceinline__ void Combine(const LookupArgs& args, float* shared) {
   if (args.combine.top_k > 0 && args.words != nullptr) {
     CombineRows<true>(args, shared);
@@ -245,7 +253,8 @@ __device__ __forceinline__ void Combine(const LookupArgs& args, float* shared) {
   }
 }
 
-// Weights of every expert to `places`, for as many as there is room: a load less once the choice is known.
+// Stages the codes' and scales' addresses of every expert's matrices to places [matrices][experts] in shared memory, if
+// args.places > 0. That saves one dependent load once the choice of experts is known.
 __device__ __forceinline__ void StagePlaces(const LookupArgs& args, SlotWeights* places) {
   if (static_cast<int>(threadIdx.x) >= args.places) return;
   const int matrix = args.by_experts.Quotient(static_cast<int>(threadIdx.x));
@@ -253,7 +262,8 @@ __device__ __forceinline__ void StagePlaces(const LookupArgs& args, SlotWeights*
   places[threadIdx.x] = {view.codes, view.scales};
 }
 
-// Weights of the chosen experts of the rows of chunks up to `last_chunk`, [row][slot][matrix] from first_row on.
+// Finds the matrices of the chosen experts for the block's rows of x, from first_row to the row of `last_chunk`:
+// weights [row][slot][matrix] in shared memory. kPolls: the choice is polled from args.posted_chosen.
 template <bool kPolls>
 __device__ __forceinline__ void FindWeights(const LookupArgs& args, int first_row, int last_chunk,
                                             const SlotWeights* places, SlotWeights* weights) {
@@ -276,7 +286,10 @@ __device__ __forceinline__ void FindWeights(const LookupArgs& args, int first_ro
   }
 }
 
-// kPolls: of one row that is settled, whose experts the kernel in front posts.
+// SC products of chosen experts; a persistent kernel as ScDecodeKernel (decode/decode.cu). Units are numbered chunk by
+// chunk over all rows of x, and each block takes a contiguous range of them.
+// kPolls: there is one row of x, complete before the kernel begins, and the kernel before posts its chosen experts word
+// by word.
 template <bool kTop256, bool kPolls>
 __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid_constant__ LookupArgs args) {
   extern __shared__ __align__(256) uint8_t shared[];
@@ -291,7 +304,8 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
   Stage stage = decode::MakeStage<1, true>(shared, args.staged);
   float* const norms[2] = {stage.norm_lanes, reinterpret_cast<float*>(stage.rows + args.staged * kDecodeStageBytes)};
   auto* weights = reinterpret_cast<SlotWeights*>(norms[1] + kRowLanes);
-  if (threadIdx.x >= kChunkDims) stage.norm_lanes = norms[1];  // of the chunk whose elements this thread has
+  // A thread reads the norm of the row that its own element belongs to: staged chunk 0 or 1.
+  if (threadIdx.x >= kChunkDims) stage.norm_lanes = norms[1];
 
   SlotWeights* places = weights + args.max_tasks;
   StagePlaces(args, places);
@@ -302,21 +316,23 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
   uint4 ring[kRing];
   float scale = 0.0f;
   Walk current{weights, first_row, first_chunk, begin - first_chunk * args.row_blocks + warp};
-  // The rows themselves, on their way to the norm: behind the next barrier, QuantizeChunks.
+  // Loads this thread's element of x and its partial sum of squares; after a barrier, QuantizeChunks may run.
   const auto take_rows = [&] {
     decode::LoadElement<true>(args, element);
     if (args.prologue == Prologue::kRmsNorm) SlotNorms(args, first_chunk, count, norms);
   };
   const auto counts_of = [&](int, uint32_t) { return decode::CountsOf(args); };
   const auto find_weights = [&] { FindWeights<kPolls>(args, first_row, last_chunk, places, weights); };
-  // A few tiles first, the others (kEarly..) once the count rows are there, which all wait for: loads return in order.
+  // Loads the first kEarly weight tiles. The other tiles of the ring follow once the count rows are staged: loads
+  // return in order, and the count rows are what all warps wait for.
   const auto load_first = [&](const Walk::InMatrix& place) {
     current.TakeFrom(place);
     decode::LoadTiles<0, kEarly>(current.unit, ring);
     scale = decode::LoadScale(current.unit);
   };
-  // Settled data need not wait for the kernel before: of gate and up the rows, while experts are being chosen; of
-  // down the experts' weights, while gate and up are summed.
+  // Data that is complete before this kernel begins is used before WaitForPrevious: for gate and up projections the
+  // rows, while the router chooses experts; for the down projection the choice of experts, while gate and up are
+  // summed.
   if (kPolls || args.x_settled) {
     take_rows();
     __syncthreads();
@@ -329,7 +345,9 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
     load_first(place);
   }
   WaitForPrevious();
-  StartNext();  // not before: what is settled for this kernel is for the next one too
+  // After the wait, not before: `chosen` is then complete before the next kernel begins, which may read it early
+  // (DeviceContext::Settle).
+  StartNext();
   args.reporter.Begin();
   if (args.post.words != nullptr) ClearRow(args.post, block, static_cast<int>(gridDim.x));
   if constexpr (!kPolls) {
@@ -347,7 +365,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
         count = min(args.staged, last_chunk - chunk + 1);
         element = MakeSlotElement(args, chunk, count);
         decode::LoadElement<true>(args, element);
-        __syncthreads();  // everybody is done with the chunks before
+        __syncthreads();  // all warps are done with the chunks staged before
         if (args.prologue == Prologue::kRmsNorm) {
           SlotNorms(args, chunk, count, norms);
           __syncthreads();
@@ -447,7 +465,8 @@ void LaunchScExpertLookup(DeviceContext& ctx, const ExpertPlan& plan, const Expe
     for (int i = 0; i < count; ++i) args.outs[i] = tasks[i].out + first * shape.row_slots * tasks[i].out_stride;
     args.units_each = static_cast<int>(units / cut.blocks);
     args.units_rest = static_cast<int>(units % cut.blocks);
-    // Sums of few rows are one for each warp; where there are more, who is done would poll against those who are not.
+    // Products are posted only if every warp has at most one sum: with more, warps that are done multiplying would poll
+    // and take bandwidth from those that are not.
     const bool posts =
         rows * args.row_blocks <= int64_t{cut.blocks} * experts::kWarps && units * kTileRows <= DeviceContext::kWords;
     args.words = posts ? ctx.words() : nullptr;
@@ -463,7 +482,7 @@ void LaunchScExpertLookup(DeviceContext& ctx, const ExpertPlan& plan, const Expe
     }
     args.posted_chosen =
         shape.rows == 1 && args.x_settled ? ctx.row_channel().Poll(chosen, shape.row_slots).words : nullptr;
-    // The one row that slots are combined to is for the next call.
+    // If all slots combine to one output row, that row is posted for the next call.
     const bool is_one = combine.top_k > 0 && shape.rows == combine.top_k && rows == shape.rows;
     RowOutputs outputs;
     if (is_one) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hardware that is not ideal in device memory: tables of flips and of adders (kernels/sc/hardware).
+// Device tables of SC hardware that is not ideal: distributions of bit flips, and adders of gates
+// (kernels/sc/hardware).
 #pragma once
 
 #include <cstdint>
@@ -12,20 +13,21 @@
 
 namespace stoch::cuda {
 
-// The hardware of one product as kernels see it; passed by value.
+// The hardware model of one product, as kernels see it; passed by value.
 struct HardwareView {
-  bool finishes = false;  // sums meet an adder, flips or a register; else they are exact
-  uint64_t seed = 0;
+  bool finishes = false;  // true: a sum passes an adder of gates, bit flips or a narrow register; false: sums are exact
+  uint64_t seed = 0;      // seed of all random flips
   ScAccumulatorView accumulator;
-  ScGateTables gates;                  // steps null: a counter of every bit
-  ScWordFaultView activation, weight;  // of codes as they are read
+  ScGateTables gates;                  // adder of gates; steps null: none, every bit of a product is counted
+  ScWordFaultView activation, weight;  // bit flips of each operand's codes when a product reads them
 };
 
-// Keeps the memory of a view. Errors: InvalidInput as ScAccumulator; OutOfMemory.
-// Async: copies wait, so not while a graph is recorded.
+// Owns the device memory of a HardwareView.
+// Errors:   InvalidInput where the constructor of ScAccumulator throws it; OutOfMemory.
+// Async:    copies to the device are synchronous, so not while a graph is recorded.
 class HardwareTables {
  public:
-  // As of ScAccumulator.
+  // Tables of `op` for products of at most `most_dims` dimensions (the argument of ScAccumulator).
   HardwareTables(const Device& device, const ScOperator& op, int64_t most_dims);
 
   const HardwareView& view() const { return view_; }
@@ -41,18 +43,19 @@ class HardwareTables {
 };
 using HardwareTablesPtr = std::shared_ptr<const HardwareTables>;
 
-// Null where codes are read as they are and accumulators are exact sums. Equal operators of a device share one while it
-// lives. Threads: safe.
+// The hardware tables of `op` on `device`; null if its hardware is ideal (HasHardware is false). Calls with equal
+// device, configuration and most_dims share one object as long as someone holds it. Threads: safe.
 HardwareTablesPtr MakeHardwareTables(const Device& device, const ScOperator& op, int64_t most_dims);
 
-// Where in a model the sums of a product are, and which rows it has.
+// The place of a product in its model, which keys the random draws of its faults: a draw must not depend on how the
+// model is cut into calls, shards or tiles.
 struct HardwareSite {
-  uint64_t number = 0;                   // ScSite::number
-  int64_t first_chunk = 0;               // what chunk 0 counts as
-  int64_t first_output = 0;              // what output 0 counts as
-  const uint64_t* fault_rows = nullptr;  // in device memory; null: row n is first_row + n
-  uint64_t first_row = 0;
-  int64_t row_slots = 1;  // rows that share an entry of fault_rows
+  uint64_t number = 0;                   // ScSite::number: layer, operator and unit
+  int64_t first_chunk = 0;               // index in the model of chunk 0 of this product
+  int64_t first_output = 0;              // index in the model of output 0 of this product
+  const uint64_t* fault_rows = nullptr;  // device memory [rows / row_slots] row numbers; null: row n is first_row + n
+  uint64_t first_row = 0;                // number of row 0 if fault_rows is null
+  int64_t row_slots = 1;                 // consecutive rows that share an entry of fault_rows
 
   STOCH_HD uint64_t FaultRowOf(int64_t n) const {
     return fault_rows == nullptr ? first_row + static_cast<uint64_t>(n) : fault_rows[n / row_slots];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How SC weights and quantized activations lie in device memory: one layout for decode and prefill.
 //
-// Dimensions lie as kernels/plan/sc_dims.h says. Padding holds code 0, whose count is 0 (kSignMagnitude); kernels of
-// the other codes skip padding by chunk_dims(c).
+// kernels/plan/sc_dims.h defines the padded order of dimensions. Padding dimensions hold code 0, which under
+// kSignMagnitude has count 0; kernels of the other codes skip padding by chunk_dims(c).
 #pragma once
 
 #include <cstdint>
@@ -12,38 +12,38 @@
 
 namespace stoch::cuda {
 
-// A weight: b of a @ b^T.
+// A quantized weight matrix: operand b of a linear a @ b^T.
 struct ScWeightView {
   ScDims dims;
-  int64_t rows = 0;                // M, the output features
+  int64_t rows = 0;                // output features M
   int64_t rows_padded = 0;         // multiple of kRowPadding; padding rows have codes 0 and scales 0
-  const uint8_t* codes = nullptr;  // [rows_padded / 32][dims.padded / 16][32][16]
-  const float* scales = nullptr;   // [chunks][rows_padded]; groups and per_tensor expanded
-  const float* zeros = nullptr;    // kAsymmetric: zero points [rows_padded]
-  const int32_t* sums = nullptr;   // kAsymmetric: row sums of codes [rows_padded]
+  const uint8_t* codes = nullptr;  // [rows_padded / 32][dims.padded / 16][32][16]: tiles of 32 rows x 16 dimensions
+  const float* scales = nullptr;   // [chunks][rows_padded]; a scale that rows share is repeated for each row
+  const float* zeros = nullptr;    // kAsymmetric: zero points [rows_padded], else null
+  const int32_t* sums = nullptr;   // kAsymmetric: row sums of codes [rows_padded], else null
 
-  // Byte offset of one code.
+  // Byte offset in `codes` of the code of a row at a padded dimension (ScDims::padded_index).
   STOCH_LAYOUT_FN int64_t code_offset(int64_t row, int64_t padded_dim) const {
     return (row / kTileRows * (dims.padded / kTileDims) + padded_dim / kTileDims) * kTileBytes +
            row % kTileRows * kTileDims + padded_dim % kTileDims;
   }
 };
 
-// Activations: a of a @ b^T, quantized.
+// Quantized activations: operand a of a linear a @ b^T.
 struct ScActivationView {
   ScDims dims;
-  int64_t tokens = 0;              // N
-  const uint8_t* codes = nullptr;  // [tokens][dims.padded], 16-byte aligned rows
-  const float* scales = nullptr;   // [chunks][tokens]
-  const float* zeros = nullptr;    // kAsymmetric: [tokens]
-  const int32_t* sums = nullptr;   // kAsymmetric: row sums of codes [tokens]
+  int64_t tokens = 0;              // number of rows of the activations
+  const uint8_t* codes = nullptr;  // [tokens][dims.padded], 16-byte aligned rows; null: the kernel quantizes x itself
+  const float* scales = nullptr;   // [chunks][tokens] scales; null with `codes`
+  const float* zeros = nullptr;    // kAsymmetric: zero points [tokens], else null
+  const int32_t* sums = nullptr;   // kAsymmetric: row sums of codes [tokens], else null
 };
 
-// Where a linear's result goes: y[n * stride + m], set or added to.
+// Destination of a linear: output feature m of token n goes to data[n * stride + m].
 struct LinearOutput {
   float* data = nullptr;
-  int64_t stride = 0;
-  bool add = false;
+  int64_t stride = 0;  // floats from one token to the next
+  bool add = false;    // true: data = data + y; false: data = y
 };
 
 }  // namespace stoch::cuda

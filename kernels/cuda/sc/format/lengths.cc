@@ -15,7 +15,7 @@
 namespace stoch::cuda {
 namespace {
 
-// Arrays laid out one after another in one copy.
+// A host image of several arrays at 256-byte aligned offsets, so that one copy brings all of them to the device.
 class Image {
  public:
   template <typename T>
@@ -36,7 +36,8 @@ class Image {
   std::vector<char> bytes_;
 };
 
-// [bands][thresholds + 2]: the slot of every level of every band, and of the escape.
+// LengthView::slot_of: [bands][thresholds + 2] slots by level number; the last of a band is the escape's, 0 without an
+// escape.
 std::vector<uint8_t> SlotsOfLevels(const ScExtras& extras) {
   const ScLengthRule& rule = *extras.lengths;
   const size_t bands = rule.ladders.empty() ? 1 : rule.ladders.size();
@@ -52,7 +53,8 @@ std::vector<uint8_t> SlotsOfLevels(const ScExtras& extras) {
   return slots;
 }
 
-// The tables in bytes, or nothing where a length has none. `zeros`: counts of length 0.
+// LengthView::bytes, by slot; empty if the counts of some length do not fit bytes. `zeros`: device memory,
+// [levels][levels] counts of length 0.
 std::vector<ByteTable> MakeByteTables(TableCache& cache, const std::vector<ScOperatorPtr>& by_slot,
                                       const uint8_t* zeros) {
   std::vector<ByteTable> bytes;
@@ -73,13 +75,14 @@ std::vector<ByteTable> MakeByteTables(TableCache& cache, const std::vector<ScOpe
 static_assert(kMaxByteTables == stoch::kMaxByteTables && kMaxRuleSlots == stoch::kMaxRuleSlots &&
               kMaxLengthGroups == stoch::kMaxLengthGroups);
 
-// The operator of the longest streams, as it was made.
+// The operator of the longest length, made from its configuration alone: operators in `by_slot` may have repeated
+// masks, so that all have the same number of masks. Null if all lengths are 0.
 ScOperatorPtr LongestOf(const std::vector<ScOperatorPtr>& by_slot) {
   const ScOperatorPtr longest = LongestOperator(by_slot);
   return longest == nullptr ? nullptr : MakeScOperator(longest->config);
 }
 
-// Streams of all lengths, or nothing where they do not nest.
+// LengthView::streams, by slot; empty if the streams of some length do not nest in those of `longest`.
 std::vector<StreamTable> MakeStreamTables(TableCache& cache, const std::vector<ScOperatorPtr>& by_slot,
                                           const ScOperatorPtr& longest) {
   std::vector<StreamTable> tables;
@@ -93,11 +96,11 @@ std::vector<StreamTable> MakeStreamTables(TableCache& cache, const std::vector<S
   return tables;
 }
 
-// The groups of lengths, and their streams [groups][slots]; the addresses of LengthGroup::streams are not known yet.
+// The groups of lengths on the host. LengthGroup::streams stay null until `streams` has been copied to the device.
 struct Groups {
   std::vector<LengthGroup> groups;
-  std::vector<StreamTable> streams;
-  std::vector<uint8_t> group_of;  // [slots]
+  std::vector<StreamTable> streams;  // [groups][slots] future contents of LengthGroup::streams
+  std::vector<uint8_t> group_of;     // [slots] index of each slot's group
 };
 
 Groups MakeGroups(TableCache& cache, const std::vector<ScOperatorPtr>& by_slot) {
@@ -107,13 +110,13 @@ Groups MakeGroups(TableCache& cache, const std::vector<ScOperatorPtr>& by_slot) 
   STOCH_CHECK(orders.size() <= kMaxLengthGroups);
   Groups all;
   all.group_of.assign(by_slot.size(), 0);
-  int shorter_words = 0;  // of the group before
+  int shorter_words = 0;  // words of the streams of the group before
   for (const ScOperatorPtr& order : orders) {
     const int words = StreamWords(*order);
     LengthGroup group;
     group.order = order;
     bool is_one = true;
-    int length = 0;  // the first of the group
+    int length = 0;  // cycles of the group's last slot so far; 0: none yet
     for (size_t slot = 0; slot < by_slot.size(); ++slot) {
       const ScOperatorPtr& own = by_slot[slot];
       const int own_words = own == nullptr ? 0 : StreamWords(*own);
@@ -161,7 +164,8 @@ LengthTables::LengthTables(Device device, TableCache& cache, const ScOperatorPtr
   const ScOperator* first = nullptr;
   std::vector<LengthTable> tables;
   for (const ScOperatorPtr& one : by_slot) {
-    // An operator of one mask may have been repeated for its neighbours; equal rows, so the original serves.
+    // An operator in by_slot may repeat its masks to have as many as the other lengths. The tables of its configuration
+    // have the same counts in fewer masks.
     const ScOperatorPtr original = one == nullptr ? nullptr : MakeScOperator(one->config);
     tables.push_back(original == nullptr ? LengthTable{} : MakeLengthTable(cache, *original));
     if (first == nullptr) first = one.get();
@@ -178,7 +182,7 @@ LengthTables::LengthTables(Device device, TableCache& cache, const ScOperatorPtr
 
   Image image;
   const size_t at_tables = image.Add(tables);
-  // Known once there is memory: only its size is needed before.
+  // Made once to know its size, and again below when the device address of the zeros is known.
   std::vector<ByteTable> bytes;
   if (by_slot.size() <= kMaxByteTables) bytes = MakeByteTables(cache, by_slot, nullptr);
   const bool has_zeros = !bytes.empty() && std::count(by_slot.begin(), by_slot.end(), nullptr) > 0;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixed stream lengths in device memory: a count table for every length, and the rule that picks one for a row.
+// Mixed stream lengths in device memory: a count table for every length, and the rule that picks the length of a row.
 //
-// Bits: levels and slots are those of kernels/sc/sc_lengths.h.
+// A slot is the index of a length among all lengths that an operator may run at (ScExtras::by_length). A level number
+// is an index that the thresholds of a rule give to a row or (row, chunk); the rule maps level numbers to slots.
+// Bits: level numbers and slots equal those of kernels/sc/sc_lengths.h.
 #pragma once
 
 #include <cstdint>
@@ -15,105 +17,116 @@
 
 namespace stoch::cuda {
 
-// The counts of one length. Both null: length 0, which adds nothing.
+// The count table of one stream length. counts16 and counts32 both null: length 0, whose counts are 0, or a number
+// format.
 struct LengthTable {
-  const int16_t* counts16 = nullptr;  // [mask_bits + 1][levels][levels]
-  const int32_t* counts32 = nullptr;  // in its place where entries need more than 16 bits
-  int32_t mask_bits = 0;              // masks - 1
-  float gain = 0.0f;
-  int32_t stoc_len = 0;
+  const int16_t* counts16 = nullptr;  // [mask_bits + 1][levels][levels] counts; null: they are in counts32
+  const int32_t* counts32 = nullptr;  // [mask_bits + 1][levels][levels] counts of more than 16 bits; null: in counts16
+  int32_t mask_bits = 0;              // number of masks - 1: dimension d uses mask d & mask_bits
+  float gain = 0.0f;                  // real value of one count, before the scales of its operands
+  int32_t stoc_len = 0;               // cycles of a stream
 };
-// The table of an operator by itself; of a format of numbers without counts.
+// The count table of `op`, its counts copied to the device at first use. A number format (IsNumberFormat) has no
+// counts: both pointers stay null.
 LengthTable MakeLengthTable(TableCache& cache, const ScOperator& op);
 
-// A table as kernels read it that keep rows of counts in shared memory, a byte a count (ScTables::counts8). Of length 0
-// every count is 0.
+// The count table of one stream length in bytes, for kernels that keep its rows in shared memory. Length 0 has a table
+// of zeros.
 struct alignas(16) ByteTable {
-  const uint8_t* counts = nullptr;  // [mask_bits + 1][levels][levels]
-  float gain = 0.0f;
-  uint16_t mask_bits = 0;
-  uint16_t top_is_256 = 0;
+  const uint8_t* counts = nullptr;  // [mask_bits + 1][levels][levels], low byte of each count
+  float gain = 0.0f;                // real value of one count, before the scales of its operands
+  uint16_t mask_bits = 0;           // number of masks - 1
+  uint16_t top_is_256 = 0;          // 1: entry (levels - 1, levels - 1) of every mask reads 0 and stands for 256
 };
-inline constexpr int kMaxByteTables = 32;
+inline constexpr int kMaxByteTables = 32;  // byte tables of one operator, at most
 
-// A table as streams in the order of the longest (kernels/sc/sc_nested.h). Null: length 0.
+// Side a's streams of one stream length, their bits in the cycle order of a longer operator (kernels/sc/sc_nested.h),
+// so that one binary product takes rows of several lengths.
 struct StreamTable {
-  const uint32_t* streams = nullptr;  // [masks][levels][words] of the longest
-  float gain = 0.0f;
+  const uint32_t* streams = nullptr;  // [masks][levels][stream_words], sizes of that longer operator; null: length 0
+  float gain = 0.0f;                  // real value of one count of this length
 };
-// Slots whose streams take as many words of a tensor core operand (StreamShape): one product has room for all.
+// The slots whose streams take the same number of 32-bit words of a tensor core operand (StreamShape::words and
+// halves), so that one binary product takes all their rows.
 struct LengthGroup {
-  // In whose order of cycles the streams are, no shorter than any of them: one whose ranks are direct (RanksAreDirect)
-  // where there is one, else the longest.
+  // The operator in whose cycle order the group's streams are, at least as long as each of them: one whose ranks are
+  // direct (RanksAreDirect) if the streams nest in such an operator, else the longest of the group.
   ScOperatorPtr order;
-  const StreamTable* streams = nullptr;  // device memory, [slots]: of all that are no longer than `order`
-  StreamTable one;                       // of the one length of the group; no streams: it has several, or length 0
+  // Device memory [slots]: streams of every slot that is no longer than `order`, shorter groups included; null entries
+  // for the other slots.
+  const StreamTable* streams = nullptr;
+  StreamTable one;  // the group's streams if it has one length; without streams: several lengths, or length 0
 };
-inline constexpr int kMaxLengthGroups = 6;  // 1 to 4 words of up to 128 cycles, two times 3 or 4 of up to 256
+// Groups of an operator, at most: streams of up to 128 cycles take 1 to 4 words, longer ones two halves of 3 or 4
+// words.
+inline constexpr int kMaxLengthGroups = 6;
 
-inline constexpr int kMaxRuleSlots = 256;  // entries of LengthView::slot_of that a decode kernel keeps at hand
+inline constexpr int kMaxRuleSlots = 256;  // bytes of a rule's slot_of, at most, that kernels copy to shared memory
 
-// The operators of a product by slot, as kernels see them; passed by value.
+// The count tables of a product by slot, and the rule that picks the slot of a row, as kernels see them; passed by
+// value.
 struct LengthView {
-  const LengthTable* tables = nullptr;  // [slots]
-  const ByteTable* bytes = nullptr;  // [slots]; null where a length has no bytes, or there are more than kMaxByteTables
-  const StreamTable* streams = nullptr;  // [slots]; null where streams of the lengths do not nest
-  int32_t slots = 0;
-  bool any_top_is_256 = false;  // of bytes
+  const LengthTable* tables = nullptr;   // [slots] count table of each length
+  const ByteTable* bytes = nullptr;      // [slots]; null: a length's counts do not fit bytes, or slots > kMaxByteTables
+  const StreamTable* streams = nullptr;  // [slots], in the cycle order of the longest length; null: they do not nest
+  int32_t slots = 0;                     // number of lengths, length 0 included
+  bool any_top_is_256 = false;           // whether ByteTable::top_is_256 of any slot is set
   ScCode code = ScCode::kSignMagnitude;
-  int32_t levels = 128;  // side of every table
-  int32_t q_max = 127;
-  float scale_floor = kScaleFloor;
-  bool wide = false;  // counts32
+  int32_t levels = 128;             // levels of an operand: the side of every table
+  int32_t q_max = 127;              // largest level
+  float scale_floor = kScaleFloor;  // least max |x| of a scope
+  bool wide = false;                // counts of `tables` are in counts32
 
-  // The rule; without one every row has slot 0.
+  // The rule (kernels/sc/sc_lengths.h), its arrays in device memory. If has_rule is false, every row has slot 0 and the
+  // members from `scope` to `num_slot_of` mean nothing.
   bool has_rule = false;
   ScLengthScope scope = ScLengthScope::kRow;
   ScNormalise normalise = ScNormalise::kFixed;
   ScMetric metric = ScMetric::kAmax;
-  float sign = 1.0f;
-  float lo = 0.0f, hi = 1.0f;
-  bool escapes = false;
-  double escape_threshold = 0.0;
-  int32_t num_thresholds = 0;
-  int32_t num_fractions = 0;
-  const float* thresholds = nullptr;  // [num_thresholds]
-  const double* fractions = nullptr;  // [num_fractions]
-  const int32_t* bands = nullptr;     // [chunks]; null: one band
-  const uint8_t* slot_of = nullptr;   // [bands][num_thresholds + 2], by level; the last is the escape
-  int32_t num_slot_of = 0;
+  float sign = 1.0f;                  // factor of the metric, +1 or -1
+  float lo = 0.0f, hi = 1.0f;         // kFixed: signed metrics that are normalised to 0 and 1
+  bool escapes = false;               // kRow: rows above escape_threshold take the escape length
+  double escape_threshold = 0.0;      // bound of the normalised metric
+  int32_t num_thresholds = 0;         // length of `thresholds`
+  int32_t num_fractions = 0;          // length of `fractions`
+  const float* thresholds = nullptr;  // [num_thresholds] thresholds of the normalised metric
+  const double* fractions = nullptr;  // [num_fractions], kFractions: shares of the rows of a call, by level number
+  const int32_t* bands = nullptr;     // [chunks] index of each chunk's band in slot_of; null: one band
+  const uint8_t* slot_of = nullptr;   // [bands][num_thresholds + 2] slot by level number, the escape's slot last
+  int32_t num_slot_of = 0;            // bytes of slot_of
   ScArith arith = ScArith::kSc;
 
   // Whether the slot of a row depends on that row alone.
   bool alone() const { return !has_rule || (normalise == ScNormalise::kFixed && scope != ScLengthScope::kFractions); }
 };
 
-// Which length a (row, chunk) runs at: slots [rows][per_row], per_row 1 or the number of chunks; null: slot 0.
+// The slot of every row, or of every chunk of every row, of a call.
 struct RowSlots {
-  const uint8_t* slots = nullptr;
-  int64_t per_row = 1;
+  const uint8_t* slots = nullptr;  // device memory [rows][per_row]; null: slot 0 everywhere
+  int64_t per_row = 1;             // slots of a row: 1, or the number of chunks
 };
 
-// Stream lengths of the rows of a call: the groups of their lengths, and in device memory the group of each slot [slots] (null:
-// there is one group) and the slots.
+// The stream lengths of a call's rows, in groups for the tensor cores.
 struct CallLengths {
   std::span<const LengthGroup> groups;
-  const uint8_t* group_of = nullptr;
+  const uint8_t* group_of = nullptr;  // device memory [slots]: index in `groups` of each slot's group; null: one group
   RowSlots slots;
 };
 
-// Device tables of an operator, or of the operators that its extras have in place of it. Keeps the memory of a view.
+// Owns the device tables of one operator, or of the operators by length that `extras` gives in its place, and the view
+// of these tables that kernels take.
 // Errors:   OutOfMemory.
-// Async:    copies wait, so not while a graph is recorded; `cache` must live as long.
+// Async:    copies to the device are synchronous, so not while a graph is recorded; `cache` must outlive this object.
 class LengthTables {
  public:
   LengthTables(Device device, TableCache& cache, const ScOperatorPtr& op, const ScExtras* extras);
   const LengthView& view() const { return view_; }
-  // The operator whose order the streams of the view have; null where it has none.
+  // The operator of the longest length, in whose cycle order view().streams are; null if view().streams is null.
   const ScOperatorPtr& longest() const { return longest_; }
-  // Groups of all slots, shortest streams first, and the group of each in device memory [slots]; length 0 is in the
-  // first. None where streams have no order of the longest, or those of a group none of its own.
+  // The groups of all slots, shortest streams first; the slot of length 0 is in the first group. Empty if the streams
+  // do not nest in the longest length, or those of some group in no operator.
   std::span<const LengthGroup> groups() const { return groups_; }
+  // Device memory [slots]: index in groups() of each slot's group; null if groups() is empty.
   const uint8_t* group_of() const { return group_of_; }
 
  private:

@@ -18,7 +18,7 @@
 namespace stoch::cuda {
 namespace {
 
-// ScTables::quarters, or nothing where there are none.
+// [masks][levels][kCountQuarters] of ScTables::quarters on the host; empty if rows of counts do not fit quarters.
 std::vector<CountQuarter> MakeQuarters(const ScOperator& op) {
   if (!CountsAreStaircases(op)) return {};
   static_assert(kCountQuarters * kQuarterLevels == 128);
@@ -158,7 +158,7 @@ const TableCache::Entry& TableCache::Find(const ScOperator& op) {
   if (tile_entries) t.tile_entries = reinterpret_cast<const ScTileEntry*>(base + at_tiles);
   if (int8_entries) t.int8_entries = reinterpret_cast<const ScInt8Entry*>(base + at_int8);
   if (op.has_streams) {
-    // 64-bit words of a little-endian host are pairs of 32-bit words in the order the kernels want.
+    // On a little-endian host, a 64-bit word is two 32-bit words in the bit order of ScTables::streams.
     t.streams = reinterpret_cast<const uint32_t*>(base + at_streams);
     t.ranks = reinterpret_cast<const uint16_t*>(base + at_ranks);
     t.direct_ranks = entry->traits.direct_ranks;

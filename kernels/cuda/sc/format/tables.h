@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tables of an ScOperator in device memory, one copy per device and operator.
+// The tables of SC operators in device memory, one copy per device and operator.
 #pragma once
 
 #include <cstdint>
@@ -15,56 +15,59 @@
 
 namespace stoch::cuda {
 
-// A quarter of a row of counts, 32 levels of side b, in a fourth of the bytes: from one level to the next a count stays
-// or rises by one.
+// A quarter of a row of the count table: the counts of 32 consecutive levels of side b, in 8 bytes instead of 32. It
+// exists if from each level to the next the count stays or rises by one.
 struct CountQuarter {
   uint32_t rises = 0;  // bit i: the count of level i + 1 of the quarter is one more than that of level i
-  uint32_t first = 0;  // the count of its first level
+  uint32_t first = 0;  // count of the quarter's first level
 };
-inline constexpr int kQuarterLevels = 32;
-inline constexpr int kCountQuarters = 4;
+inline constexpr int kQuarterLevels = 32;  // levels of side b in a quarter
+inline constexpr int kCountQuarters = 4;   // quarters of a row of 128 levels
 
-// An operator as kernels see it; passed by value.
+// The device tables of one operator, as kernels see them; passed by value. In a linear, activations are side a and
+// weights are side b.
 struct ScTables {
-  // [masks][levels][levels], low byte of the count. Null for kOffset. Exact but for one possible exception: where
-  // top_is_256 is set, entry (levels-1, levels-1) of every mask stands for 256 and reads 0.
+  // [masks][levels][levels] low byte of each count; null if the counts do not fit bytes (CountsFitBytes). If
+  // top_is_256, entry (levels - 1, levels - 1) of every mask reads 0 and stands for 256; all other entries are exact.
   const uint8_t* counts8 = nullptr;
-  const int16_t* counts16 = nullptr;  // [masks][levels][levels], always there, always exact
-  // [masks][levels][kCountQuarters] of the rows of counts; null where a count rises faster, or for more levels.
+  const int16_t* counts16 = nullptr;  // [masks][levels][levels] counts, never null
+  // [masks][levels][kCountQuarters] rows of counts in quarters; null if some count rises by more than one from a level
+  // to the next, or if there are more than 128 levels.
   const CountQuarter* quarters = nullptr;
-  // ScResiduals of the operator; null where it has none.
-  const uint32_t* factors = nullptr;          // [masks][kResidualLevels], a byte a term
-  const uint32_t* residuals = nullptr;        // [masks][kResidualLevels][kResidualWords]
-  const ScTileEntry* tile_entries = nullptr;  // MakeScTileEntries [masks][256]; null where there are none
-  const ScInt8Entry* int8_entries = nullptr;  // MakeScInt8Entries [masks][256]; null where there are none
-  // ScOperator::streams_a as 32-bit words (bit j in word j / 32) and ranks_b; null without streams.
-  const uint32_t* streams = nullptr;  // [masks][levels][stream_words]
-  const uint16_t* ranks = nullptr;    // [masks][levels], 0..stoc_len
-  int stream_words = 0;               // ceil(stoc_len / 32), rounded up to a multiple of 2
-  int masks = 1;
-  int levels = 128;
-  int q_max = 127;
-  int stoc_len = 128;
-  int max_count = 0;
-  bool top_is_256 = false;
-  bool direct_ranks = false;  // RanksAreDirect (kernels/plan/sc_traits.h)
-  float gain = 0;
+  const uint32_t* factors = nullptr;    // [masks][kResidualLevels] ScResiduals::factors, one byte a term; null: none
+  const uint32_t* residuals = nullptr;  // [masks][kResidualLevels][kResidualWords] ScResiduals::residuals; null: none
+  const ScTileEntry* tile_entries = nullptr;  // [masks][256 codes of side a] parts of the closed form; null: none
+  const ScInt8Entry* int8_entries = nullptr;  // [masks][256 codes of side a] parts of its int8 form; null: none
+  // [masks][levels][stream_words] streams of side a, bit j in word j / 32; null: the operator has none.
+  const uint32_t* streams = nullptr;
+  const uint16_t* ranks = nullptr;  // [masks][levels] ones of side b's streams, 0..stoc_len; null without streams
+  int stream_words = 0;             // 32-bit words of a stream: ceil(stoc_len / 32), rounded up to a multiple of 2
+  int masks = 1;                    // distinct masks, a power of two: dimension d uses mask d & (masks - 1)
+  int levels = 128;                 // levels of an operand: the side of the count table
+  int q_max = 127;                  // largest level
+  int stoc_len = 128;               // stream length in cycles
+  int max_count = 0;                // largest absolute count that occurs
+  bool top_is_256 = false;          // whether the last entries of counts8 stand for 256 (see there)
+  bool direct_ranks = false;        // whether a formula gives `ranks` (RanksAreDirect)
+  float gain = 0;                   // real value of one count, before the scales of its operands
   ScCode code = ScCode::kSignMagnitude;
 };
 
-// The tables of every operator used on one device, found by configuration; entries live as long as the cache.
+// Owns the tables of every operator used on one device and finds them by configuration. Entries live as long as the
+// cache.
 class TableCache {
  public:
   explicit TableCache(Device device) : device_(device) {}
   // The tables of `op`, copied to the device at first use (synchronous; so not while a graph is recorded).
   const ScTables& Get(const ScOperator& op);
-  // Traits of it that plans read, kept with its tables.
+  // The traits of `op` that plans read, kept with the tables of `op`, which the first call copies as Get does.
   const ScTraits& Traits(const ScOperator& op);
-  // The counts of an operator that keeps them in 32 bits. Requires: wide_counts.
+  // op.wide_counts in device memory, copied at first use. Requires: op.wide_counts is not empty.
   const int32_t* Wide(const ScOperator& op);
-  // A table of a function, copied at first use; of none (null) a view without pieces.
+  // The pieces of a nonlinear function in device memory, copied at first use. Null `table`: a view without pieces.
   NonlinearView Function(const NonlinearTable* table);
-  // NestStreams as 32-bit words (kernels/sc/sc_nested.h); null where there are none.
+  // Side a's streams of `shorter` in the cycle order of `longer` (NestStreams of kernels/sc/sc_nested.h) as 32-bit
+  // words in device memory; null if the streams do not nest.
   const uint32_t* Nested(const ScOperator& shorter, const ScOperator& longer);
 
  private:
@@ -85,12 +88,12 @@ class TableCache {
   std::vector<WideEntry> wide_;
   struct NestedEntry {
     ScConfig shorter, longer;
-    Buffer memory;  // empty: they do not nest
+    Buffer memory;  // empty: streams of `shorter` do not nest in `longer`
   };
   std::vector<NestedEntry> nested_;
   struct FunctionEntry {
     NonlinearTable table;
-    Buffer memory;  // [3][size]: cuts, values, slopes
+    Buffer memory;  // [3][pieces] floats: cuts, values, slopes
   };
   std::vector<FunctionEntry> functions_;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A task of an SC linear: a weight and where its product goes, as callers and as kernels see it.
+// A task of an SC linear, as callers and as kernels see it: a weight and the destination of its product.
 #pragma once
 
 #include "kernels/cuda/sc/format/layout.h"
@@ -7,22 +7,23 @@
 
 namespace stoch::cuda {
 
-// One weight of a call and where its product goes.
+// One weight of a call and the destination of its product.
 struct ScLinearTask {
   ScWeightView weight;
   LinearOutput out;
 };
 
-// A task as the table, small-batch and prefill kernels read it. (Decode has an order of its own: decode/args.cuh.)
+// A task as the table, small-batch, tile and prefill kernels read it; the decode kernel has decode::Task
+// (decode/args.cuh).
 struct ScKernelTask {
-  const uint8_t* codes = nullptr;
-  const float* scales = nullptr;
-  float* out = nullptr;
-  int64_t out_stride = 0;
-  int rows = 0;  // of the weight: output features
-  int rows_padded = 0;
-  int first_block = 0;  // of its blocks of rows, as the kernel cuts them, among those of all tasks
-  bool add = false;     // to what is in the outputs
+  const uint8_t* codes = nullptr;  // codes of the weight, as ScWeightView::codes
+  const float* scales = nullptr;   // [chunks][rows_padded] scales of the weight rows
+  float* out = nullptr;            // output feature m of token n is out[n * out_stride + m]
+  int64_t out_stride = 0;          // floats from one token of `out` to the next
+  int rows = 0;                    // output features of the weight
+  int rows_padded = 0;             // output features, padded to a multiple of kRowPadding
+  int first_block = 0;             // number of row blocks, of the kernel's size, in the tasks before this one
+  bool add = false;                // true: out = out + y; false: out = y
 };
 
 inline ScKernelTask MakeKernelTask(const ScLinearTask& task, int first_block) {

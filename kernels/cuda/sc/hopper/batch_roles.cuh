@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The roles of the small-batch wgmma kernel (batch_wgmma.cu): a producer that copies and consumers that multiply.
+// The roles of the warp-specialized small-batch kernel (batch_wgmma.cu): a producer that copies and consumers that
+// multiply.
 #pragma once
 
 #include "kernels/cuda/device/hopper.cuh"
@@ -11,7 +12,7 @@
 
 namespace stoch::cuda::batch {
 
-// One thread: the streams of every run, stage by stage.
+// The producer, one thread: copies the streams of all runs of the block into the ring, stage by stage.
 template <typename G>
 __device__ void Produce(const BatchArgs& args, const Shared& shared) {
   const ScStreams& s = args.streams;
@@ -34,12 +35,14 @@ __device__ void Produce(const BatchArgs& args, const Shared& shared) {
   }
 }
 
-// Thermometers of every code where ranks are DirectRanks, complemented for negative ones: [code][copy] of 16 bytes.
-// Eight lanes that look up at a time have a copy each, which is all banks once. One load and four moves replace ten
-// instructions a weight, most of them on the one pipe that was busiest.
+// The thermometer table in shared memory, [256 codes][8 copies] of 16 bytes: the 128-bit thermometer of each code,
+// complemented if the code is negative, for ranks that are DirectRanks. Shared memory serves eight lanes at a time,
+// each of which reads a copy of its own, so there are no bank conflicts. One load and four moves replace ten
+// instructions a weight, most of them on the busiest pipe.
 inline constexpr int kThermometerCopies = 8;
 inline constexpr int kThermometerBytes = 256 * kThermometerCopies * 16;
 
+// Fills the thermometer table, by all threads of the block. The caller's next barrier makes it visible.
 __device__ __forceinline__ void FillThermometers(uint8_t* table) {
   for (uint32_t i = threadIdx.x; i < 256 * kThermometerCopies; i += kThreads) {
     const uint32_t code = i / kThermometerCopies;
@@ -61,34 +64,37 @@ __device__ __forceinline__ uint4 LoadThermometer(uint32_t table, uint32_t codes)
   return r;
 }
 
-// kOwners: some blocks own tiles (BatchArgs::owners), the others help them. kMixed: every (chunk, token) has a gain of
-// its own.
+// A consumer thread. kOwners: some blocks own tiles, the others help (BatchArgs::owners). kMixed: every (chunk, token)
+// has a gain of its own. The other template arguments are those of ScBatchWgmmaKernel.
 template <int kWords, int kHalves, bool kTable, int kTokens, bool kOwners, bool kMixed>
 struct Consumer {
   using G = Geometry<kWords, kHalves, kTokens>;
   static constexpr int kAccumulators = kTokens / 2;
   const BatchArgs& args;
   const Shared& shared;
-  uint32_t table;  // shared address of the ranks of this lane's first dimension, or of its thermometers
-  int warp;
-  uint32_t minus_one;
-  RingPlace place;
-  uint4 ahead[2];  // thermometers of the pair of steps that is looked up next
-  // Pairs that are looked up; the others are made by shifts. Look-ups take the shared memory that the tensor cores read
-  // streams from, shifts the pipe that has most to do: each alone is slower (measured).
+  uint32_t table;  // shared address of the ranks of this lane's first dimension (kTable), else of its thermometer copy
+  int warp;        // index of the consumer warp
+  uint32_t minus_one;  // ~0u as a value that the compiler does not know
+  RingPlace place;     // stage that is multiplied next
+  uint4 ahead[2];      // thermometers that the next looked-up pair of steps needs, of rows lane / 4 and 8 + lane / 4
+  // Bit p: the thermometers of pair p of wgmma steps are looked up; those of the other pairs are made by shifts.
+  // Look-ups compete with the tensor cores for shared memory, shifts load the busiest pipe: either kind alone is slower
+  // (measured).
   static constexpr uint32_t kLooked = kTable ? 0 : 0b0011;
+  // The first looked-up pair after kPair; kWords + p: pair p of the next block.
   template <int kPair>
-  static constexpr int NextLooked() {  // the pair after kPair that is looked up, kWords + that of the next block
+  static constexpr int NextLooked() {
     for (int p = kPair + 1; p < 2 * kWords; ++p) {
       if (kLooked >> (p % kWords) & 1) return p;
     }
     return 0;
   }
-  int32_t acc[kAccumulators];
-  float y[kOwners ? kAccumulators : 1];
+  int32_t acc[kAccumulators];            // wgmma accumulators: integer sums of the current chunk
+  float y[kOwners ? kAccumulators : 1];  // outputs of a tile that this block owns
 
   __device__ int lane() const { return static_cast<int>(threadIdx.x % 32); }
 
+  // Loads the thermometers of pair kPair of steps into `ahead`.
   template <int kPair>
   __device__ __forceinline__ void LookAhead(const uint32_t (&codes)[2]) {
     if constexpr (!kTable) {
@@ -97,8 +103,10 @@ struct Consumer {
     }
   }
 
-  // Adds a half of a block, whose streams `low` describes, to acc. kWords pairs of steps: while one pair multiplies,
-  // the next one's operands are made; those of the last look ahead to `following`.
+  // Adds one half of a block of 16 dimensions to acc, in kWords pairs of wgmma steps; while one pair multiplies, the
+  // operands of the next pair are made. low: the low word of the wgmma descriptor of the streams. mask: index of the
+  // block's first mask in the rank table. following: codes of the next half or block, for which the last pair looks
+  // ahead. first: acc is overwritten, not added to.
   __device__ __forceinline__ void MultiplyPart(const uint32_t (&codes)[2], const uint32_t (&following)[2], uint32_t low,
                                                int mask, bool first) {
     std::conditional_t<kTable, ApartRanks, PackedRanks> ranks[2];
@@ -148,8 +156,9 @@ struct Consumer {
     });
   }
 
-  // Adds a stage, the first of whose blocks is `block` of its chunk, to acc. Blocks beyond the chunk have codes 0,
-  // which add nothing, whatever a stage held before.
+  // Waits for the next stage and adds it to acc. `block` is the index in the chunk of the stage's first block of 16
+  // dimensions. Blocks past the end of the chunk have codes 0, which add nothing, whatever the stage still holds.
+  // following: the first codes of the next stage.
   __device__ __forceinline__ void MultiplyStage(const uint32_t (&codes)[G::kBlocks][2], const uint32_t (&following)[2],
                                                 int block) {
     BarrierWait(shared.full(place.slot), place.phase);
@@ -170,12 +179,12 @@ struct Consumer {
       }
     });
     WgmmaWait<0>(acc);
-    // By one lane for its warp: the wgmmas that it waited for are all lanes'.
+    // One lane releases the stage for its warp: the wgmmas that it waited for belong to all lanes of the warp.
     BarrierArrive(shared.empty(place.slot), lane() == 0);
     place.Next(shared.stages);
   }
 
-  // acc = the integer sums of a chunk.
+  // acc = the integer sums of a chunk of `blocks` blocks of 16 dimensions.
   __device__ __forceinline__ void MultiplyChunk(CodeReader<G::kBlocks>& reader, int blocks) {
     for (int block = 0; block < blocks; block += G::kBlocks) {
       uint32_t codes[G::kBlocks][2];
@@ -189,23 +198,24 @@ struct Consumer {
     }
   }
 
-  // Scales of one chunk after another for this lane's rows and tokens.
+  // The scales of this lane's rows and tokens, one chunk after another.
   struct Scales {
-    const float* from_a;
-    const float* from_b;
-    const float* from_gain;
-    int64_t stride_a, stride_b;
-    float2 a[kTokens / 8];
-    float2 gains[kMixed ? kTokens / 8 : 1];
-    float b[2];
+    const float* from_a;         // address of the token scales of the next chunk
+    const float* from_b;         // address of the row scales of the next chunk
+    const float* from_gain;      // address of the gains of the next chunk; null without kMixed
+    int64_t stride_a, stride_b;  // floats from one chunk to the next of token scales and gains, of row scales
+    float2 a[kTokens / 8];       // scales of this lane's two tokens in each tile of 8
+    float2 gains[kMixed ? kTokens / 8 : 1];  // gains of the tokens of `a`
+    float b[2];                              // scales of rows lane / 4 and 8 + lane / 4
 
     __device__ Scales(const ScStreams& s, const ScKernelTask& task, const Run& run, int row, int token)
         : from_a(s.scales + static_cast<int64_t>(run.chunk) * s.tokens_padded() + token),
-          // Rows beyond the last take any.
+          // Padding rows may take any scale, since their outputs are not stored.
           from_b(task.scales + static_cast<int64_t>(run.chunk) * task.rows_padded + min(row, task.rows_padded - 9)),
           from_gain(kMixed ? s.gains + (from_a - s.scales) : nullptr),
           stride_a(s.tokens_padded()),
           stride_b(task.rows_padded) {}
+    // Loads the scales of the next chunk.
     __device__ __forceinline__ void Next() {
 #pragma unroll
       for (int n = 0; n < kTokens / 8; ++n) a[n] = __ldg(reinterpret_cast<const float2*>(from_a + 8 * n));
@@ -219,17 +229,21 @@ struct Consumer {
       from_a += stride_a;
       from_b += stride_b;
     }
+    // The scaled product of accumulator k. `gain` is used without kMixed.
     __device__ __forceinline__ float Product(int32_t sum, int k, float gain) const {
       if constexpr (kMixed) gain = k % 2 == 0 ? gains[k / 4].x : gains[k / 4].y;
       return BipolarProduct(sum, gain, k % 2 == 0 ? a[k / 4].x : a[k / 4].y, b[k % 4 / 2]);
     }
   };
 
+  // Index of the first item (BatchOutputs::partials) of this warp's 16 rows in the tile of a run.
   __device__ int ItemOf(const Run& run) const {
     return (run.group + warp) * args.outputs.tiles + run.token_tile * (kTokens / kTileTokens);
   }
 
-  // The outputs of a tile: the chunks of a run, then those that helpers add up meanwhile.
+  // By an owner block: makes the outputs of a tile. Multiplies and adds the chunks of the run in order, then adds the
+  // partials of the last args.helped chunks, which helper blocks store meanwhile. `row`: this lane's first row in the
+  // task.
   __device__ __forceinline__ void AddChunks(CodeReader<G::kBlocks>& reader, const Run& run, const ScKernelTask& task,
                                             int row) {
     const int token = run.token_tile * kTokens + lane() % 4 * 2;
@@ -275,12 +289,14 @@ struct Consumer {
     }
   }
 
-  // The sums of a run, left in memory: of all chunks, or of those that this helps with.
+  // Multiplies the chunks of a run and stores their partials in device memory; a helper block then releases them to the
+  // tile's owner. `row`: this lane's first row in the task.
   __device__ __forceinline__ void LeavePartials(CodeReader<G::kBlocks>& reader, const Run& run,
                                                 const ScKernelTask& task, int row) {
     const int first_chunk = kOwners ? args.streams.chunks - args.helped : 0;
     for (int chunk = run.chunk; chunk < run.end_chunk; ++chunk) {
-      if (lane() == 0 && row < task.rows_padded) {  // what who adds them up will want
+      // Whoever reduces the partials will read these scales.
+      if (lane() == 0 && row < task.rows_padded) {
         PrefetchL2Line(task.scales + static_cast<int64_t>(chunk) * task.rows_padded + row);
       }
       MultiplyChunk(reader, BlocksOf(args.streams, chunk));
@@ -301,8 +317,10 @@ struct Consumer {
     }
   }
 
+  // The consumer's main loop over the runs of the block.
   __device__ __forceinline__ void Consume() {
-    CodeReader<G::kBlocks> reader(args, warp);  // weights need not wait
+    CodeReader<G::kBlocks> reader(args,
+                                  warp);  // loads weights before WaitForPrevious: they depend on no earlier kernel
     WaitForPrevious();
     LookAhead<0>(reader.codes[0]);
     for (Work work(args); !work.done();) {

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// SC linears of 17 to 256 tokens on Hopper's binary wgmma: the operands of prefill_wgmma.cu in tiles of 16 to 96
-// tokens, with the dimensions shared out over blocks chunk by chunk.
+// SC linears of 17 to 256 tokens on Hopper's binary wgmma, in tiles of 256 weight rows x 16 to 96 tokens, with the
+// chunks of a tile divided over blocks (split-K).
 //
-// Four warpgroups of 64 rows make thermometers in registers and multiply them with streams that one thread copies into
-// a ring, up to 64 dimensions a stage; the weights' codes come straight from memory, a stage ahead. Any block can do
-// any chunk of any 256 rows, so that all shapes fill the GPU; split-K partials are scaled and added at the end
-// (sc/batch/outputs.cuh), or by the blocks that own a tile where there are nearly as many tiles as SMs.
+// A block is warp-specialized: one producer thread copies streams of activations into a ring in shared memory, up to 64
+// dimensions a stage, and four consumer warpgroups of 64 weight rows each make thermometers in registers and multiply.
+// Consumers load the weights' codes from global memory, a stage ahead. Any block can take any chunk of any tile, so
+// that all shapes fill the GPU. Split-K partials are reduced after a grid barrier (sc/batch/outputs.cuh), or, if there
+// are nearly as many tiles as SMs, by the blocks that own the tiles.
 //
-// Bound by instructions and tensor cores taking turns: accumulators and operands pass the registers, so
-// that m64n32k256, 16 clocks, leaves other instructions half of them (measured, whatever the number of warps). Hence
-// every instruction of a block of 16 dimensions counts: the pairs made by shifts and those looked up are balanced,
-// stages are long, and no thread decodes units or scales twice.
+// Instructions and tensor cores take turns, which bounds the kernel: accumulators and operands pass the register file,
+// so an m64n32k256 of 16 clocks leaves half of these to other instructions (measured, for any number of warps). So
+// every instruction of a block of 16 dimensions counts: the work is balanced between thermometers made by shifts and
+// thermometers looked up, stages are long, and no thread decodes units or scales twice.
 // Alternatives that lost: docs/tuning/batch.md#17-to-256-tokens.
 #include <algorithm>
 
@@ -39,12 +40,16 @@ using batch::kThreads;
 using batch::Produce;
 using batch::Shared;
 
-constexpr int kReduceBytes = 128 * 1024;
+constexpr int kReduceBytes = 128 * 1024;  // shared memory of the split-K reduction, after the ring's barriers
 
 static_assert(kRows == kBatchRows && kMaxStages == kBatchMaxStages && kRingHeader == kRingHeaderBytes);
 static_assert(DeviceContext::kFlags == kBlockFlags);
 static_assert(kReduceBytes == kBatchCombineBytes && batch::kThermometerBytes == kBatchThermometerBytes);
 
+// A persistent kernel of at most one block per SM. kWords, kHalves: words of a half stream, halves of a stream. kTable:
+// ranks of weights (ones of their streams) come from a table in shared memory; else the formula DirectRanks gives them,
+// and thermometers are partly looked up. kTokens: tokens of a tile. kOwners: BatchArgs::owners > 0; else blocks reduce
+// partials after a grid barrier. kMixed: every (chunk, token) has a gain of its own.
 template <int kWords, int kHalves, bool kTable, int kTokens, bool kOwners, bool kMixed>
 __global__ void __launch_bounds__(kThreads, 1) ScBatchWgmmaKernel(const __grid_constant__ BatchArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -53,7 +58,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchWgmmaKernel(const __grid_c
   const Shared shared{SharedAddressInRegister(memory), args.stages};
   uint8_t* rank_table = memory + shared.rank_table<G>();
   if constexpr (kTable) {
-    static_assert(G::kStageBytes % kRingHeader == 0);  // TableRanks
+    static_assert(G::kStageBytes % kRingHeader == 0);  // TableRanks needs a table aligned to 256 bytes
     FillRankTable<kWords, kHalves>(args.ranks, args.masks, args.levels, rank_table);
   } else {
     static_assert(kWords == 4 && kHalves == 1);
@@ -68,7 +73,8 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchWgmmaKernel(const __grid_c
   }
   __syncthreads();
   StartNext();
-  // From one lane, so that the compiler knows roles, and all that loops over stages, to be the same across a warp.
+  // Broadcast from one lane, so that the compiler knows `warp`, and with it the role and the loops over stages, to be
+  // uniform in a warp.
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   if (warp >= kConsumers / 32) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kProducerRegisters));
@@ -94,11 +100,12 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchWgmmaKernel(const __grid_c
     }
   }
 #else
-  __trap();  // chosen only where GpuTraits has wgmma
+  __trap();  // unreachable: plans choose this kernel only for GPUs with wgmma
 #endif
 }
 
 using Kernel = void (*)(BatchArgs);
+// A kernel and the bytes of one stage of its ring.
 struct Choice {
   Kernel kernel = nullptr;
   int64_t stage_bytes = 0;
@@ -108,10 +115,12 @@ Choice Make() {
   return {ScBatchWgmmaKernel<kWords, kHalves, kTable, kTokens, kOwners, kMixed>,
           Geometry<kWords, kHalves, kTokens>::kStageBytes};
 }
+// The kernel for streams of 128 cycles with direct ranks.
 template <int kTokens>
 Choice UsualKernel(bool owners) {
   return owners ? Make<4, 1, false, kTokens, true>() : Make<4, 1, false, kTokens>();
 }
+// The kernel for all other streams, whose ranks come from a table.
 template <int kTokens>
 Choice RankTableKernel(int words, int halves) {
   if (halves == 2) return words == 3 ? Make<3, 2, true, kTokens>() : Make<4, 2, true, kTokens>();
@@ -122,11 +131,12 @@ Choice RankTableKernel(int words, int halves) {
     default: return Make<4, 1, true, kTokens>();
   }
 }
+// The kernel for tokens with stream lengths of their own, in streams of 128 cycles with direct ranks.
 template <int kTokens>
 Choice MixedRowsKernel(bool owners) {
   return owners ? Make<4, 1, false, kTokens, true, true>() : Make<4, 1, false, kTokens, false, true>();
 }
-// The sizes of PlanScLinear.
+// The kernel for the tile sizes that PlanScLinear chooses. usual: 128 cycles with direct ranks.
 Choice KernelOf(const ScStreams& streams, bool usual, bool owners) {
   switch (streams.tile_tokens) {
     case 16: return usual ? UsualKernel<16>(owners) : RankTableKernel<16>(streams.words, streams.halves);
@@ -143,7 +153,8 @@ Choice KernelOf(const ScStreams& streams, bool usual, bool owners) {
 void LaunchScBatchWgmma(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
                         const SiteReporter& reporter, const ScLinearTask* tasks, int count, const RowStreams* rows) {
   STOCH_CHECK(count >= 1 && count <= kMaxScTasks && a.tokens >= 1 && a.tokens <= kMaxBatchWgmmaTokens);
-  // The operator that most use: halved, 128 cycles. The others have fewer kernels.
+  // The most common operator (cycle halving, 128 cycles) has kernels of its own; all other operators use the kernels
+  // with a rank table.
   const bool usual = tables.stoc_len == 128 && tables.direct_ranks;
   Scratch scratch(ctx.workspace);
   BatchArgs args;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SC linears of 17 to 256 tokens (sm_90a): the operands of prefill on binary wgmma, in narrow tiles. More tokens make
-// enough of prefill's wide tiles to fill the GPU.
+// SC linears of 17 to 256 tokens (sm_90a) on binary wgmma, in narrow tiles. Operands are those of prefill.h, whose wide
+// tiles fill the GPU only for more tokens.
 #pragma once
 
 #include "kernels/cuda/runtime/context.h"
@@ -12,11 +12,12 @@
 
 namespace stoch::cuda {
 
-// y = a @ w^T (or y = y + that) for tasks that share the quantized activations. Shapes: any number of tokens and
+// y = a @ w^T (or y = y + a @ w^T) for `count` tasks that share the quantized activations. Any number of rows and
 // dimensions, any chunk_d.
-// rows: of kMinMixedBatchTokens to kMaxMixedBatchTokens tokens with lengths of their own, `tables` being the longest's; null: of one.
-// Requires: the plan of this launch, whose route is kScBatch; with `rows`, DirectRanks of 128 cycles.
-// Scratch:  with `rows`, gains of kMaxMixedBatchTokens tokens more than the plan's.
+// rows: stream lengths of kMinMixedBatchTokens to kMaxMixedBatchTokens tokens that have their own, `tables` being those
+// of the longest length; null: all tokens have the length of `tables`.
+// Requires: the plan of this call, whose route is kScBatch; with `rows`, tables of 128 cycles with direct_ranks.
+// Scratch:  with `rows`, the gains of kMaxMixedBatchTokens tokens more than the plan says.
 // Bits:     docs/sc_arithmetic.md#5-back-to-real-numbers, as every SC linear.
 void LaunchScBatchWgmma(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
                         const SiteReporter& reporter, const ScLinearTask* tasks, int count,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a block of the small-batch wgmma kernel (batch_wgmma.cu) works on, where it keeps it, and its weights' codes
-// as they come in.
+// The small-batch wgmma kernel (batch_wgmma.cu): its arguments, the split of work over blocks, the layout of shared
+// memory, and how consumers load weights' codes.
 #pragma once
 
 #include "kernels/cuda/base/grid_barrier.cuh"
@@ -13,59 +13,61 @@ namespace stoch::cuda::batch {
 inline constexpr int kGroups = 4;           // consumer warpgroups of a block, 64 weight rows each
 inline constexpr int kRows = 64 * kGroups;  // weight rows of a block
 inline constexpr int kConsumers = 128 * kGroups;
-inline constexpr int kThreads = kConsumers + 128;  // and a warpgroup, one thread of which copies
+inline constexpr int kThreads = kConsumers + 128;  // consumers, and a producer warpgroup of which one thread works
 inline constexpr int kProducerRegisters = 24;
-inline constexpr int kConsumerRegisters = 112;  // 4 * 112 + 24 <= 5 * 96, what a launch of kThreads gets
-inline constexpr int kMaxStages = 15;
-inline constexpr int kRingHeader = 256;  // the barriers
+inline constexpr int kConsumerRegisters = 112;  // 4 * 112 + 24 <= 5 * 96: a launch of kThreads has 96 a thread
+inline constexpr int kMaxStages = 15;           // stages of the ring, at most
+inline constexpr int kRingHeader = 256;         // bytes of shared memory for the ring's barriers
 
 struct BatchArgs {
   BatchOutputs outputs;
   ScStreams streams;
-  int stages = 0;
-  const uint16_t* ranks = nullptr;  // [masks][levels] where they are not DirectRanks
+  int stages = 0;                   // stages of the ring
+  const uint16_t* ranks = nullptr;  // [masks][levels] rank (ones of the stream) of each weight level; null: DirectRanks
   int masks = 1;
   int levels = 128;
-  uint32_t minus_one = ~0u;  // opaque to the compiler (operand.cuh)
-  // 0: split-K partials go to memory and every block makes outputs of them in the end. Otherwise so many blocks keep the
-  // outputs of whole tiles to themselves, chunk by chunk, and the others leave them the sums of the last `helped`
-  // chunks of each tile.
+  uint32_t minus_one = ~0u;  // ~0u as a value that the compiler does not know (operand.cuh)
+  // Number of owner blocks. 0: all blocks store split-K partials and reduce them after a grid barrier. > 0: the first
+  // `owners` blocks accumulate whole tiles in registers, all but the last `helped` chunks; the other blocks (helpers)
+  // store partials of these chunks, which the owner of the tile then adds.
   int owners = 0;
-  int helped = 0;
-  int* flags = nullptr;  // [tiles][warps]: chunks whose sums are there; 0 between launches
+  int helped = 0;        // chunks at the end of every tile that helpers multiply; 0 without owners
+  int* flags = nullptr;  // [tiles][consumer warps] number of chunks whose partials are stored; 0 between launches
   GridBarrier barrier;
 };
 
-// Sizes of a stage: the streams of some blocks of 16 dimensions, as many as 36 KB hold.
+// Sizes of a stage: streams of as many blocks of 16 dimensions (1, 2 or 4) as 36 KB hold.
 template <int kWords, int kHalves, int kTokens_>
 struct Geometry {
   static constexpr int kTokens = kTokens_;
   static constexpr int kUnitBytes = kTokens * 16;
-  static constexpr int kPartBytes = (4 * kWords + 2) * kUnitBytes;  // of a half of a block
-  static constexpr int kBlocks = (kTokens <= 32 ? 4 : 2) / kHalves;
+  static constexpr int kPartBytes = (4 * kWords + 2) * kUnitBytes;   // bytes of one half of a block's streams
+  static constexpr int kBlocks = (kTokens <= 32 ? 4 : 2) / kHalves;  // blocks of 16 dimensions of a stage
   static constexpr int kStageBytes = kBlocks * kHalves * kPartBytes;
 };
 
-// Shared memory of a block, as addresses: barriers, the ring, the rank table.
+// Layout of a block's dynamic shared memory: full barriers, empty barriers, the stages of the ring, then the rank table
+// or thermometers. full(i), empty(i) and stage(i) are shared addresses.
 struct Shared {
-  uint32_t base;
-  int stages;
+  uint32_t base;  // shared address of the first full barrier
+  int stages;     // stages of the ring
   __device__ uint32_t full(int i) const { return base + 8 * static_cast<uint32_t>(i); }
   __device__ uint32_t empty(int i) const { return base + 8 * static_cast<uint32_t>(kMaxStages + i); }
   template <typename G>
   __device__ uint32_t stage(int i) const {
     return base + kRingHeader + static_cast<uint32_t>(i * G::kStageBytes);
   }
+  // Byte offset of the table from the beginning of shared memory.
   template <typename G>
-  __device__ uint32_t rank_table() const {  // from the start
+  __device__ uint32_t rank_table() const {
     return kRingHeader + static_cast<uint32_t>(stages * G::kStageBytes);
   }
 };
 
-// The ring as one thread walks it.
+// One thread's position in the ring.
 struct RingPlace {
-  int slot = 0;
-  uint32_t phase = 0;
+  int slot = 0;        // index of the stage
+  uint32_t phase = 0;  // phase parity of the stage's full barrier; flips with each round
   __device__ void Next(int stages) {
     if (++slot == stages) {
       slot = 0;
@@ -74,20 +76,21 @@ struct RingPlace {
   }
 };
 
-// The work of a block: a run of chunks of one tile, which is 256 rows of one task and a tile of tokens. A block takes
-// a range of the chunks of all tiles, numbered tile by tile, token tiles varying fastest.
+// Consecutive chunks of one tile; a tile is 256 weight rows of one task x a tile of tokens.
 struct Run {
-  int tile;
-  int group;  // first of the rows' groups
-  int token_tile;
-  int chunk;
-  int end_chunk;
+  int tile;        // number of the tile; token tiles vary fastest
+  int group;       // number of the first group of 16 rows (BatchOutputs::groups)
+  int token_tile;  // number of the tile of tokens
+  int chunk;       // first chunk of the run
+  int end_chunk;   // last chunk of the run + 1
 };
+// The work of a block, run by run: a contiguous range of the chunks of all tiles, numbered tile by tile. Owners take
+// whole tiles without the last `helped` chunks, helpers only those chunks (BatchArgs::owners).
 struct Work {
-  int next;
-  int end;
-  int first_chunk = 0;  // of each tile's
-  int chunks;
+  int next;             // number of the next chunk
+  int end;              // end of the block's range
+  int first_chunk = 0;  // first chunk of a tile that this kind of block takes
+  int chunks;           // chunks of a tile that this kind of block takes
   __device__ explicit Work(const BatchArgs& args) {
     const int tiles = args.outputs.groups / (kRows / kGroupRows) * args.streams.token_tiles;
     int64_t index = blockIdx.x;
@@ -122,22 +125,23 @@ struct Work {
     return r;
   }
 };
+// Number of blocks of 16 dimensions in a chunk.
 __device__ __forceinline__ int BlocksOf(const ScStreams& s, int chunk) {
   return min(s.blocks_per_chunk, s.dim_blocks - chunk * s.blocks_per_chunk);
 }
 
-// The codes that a lane multiplies, a stage at a time: dimensions 4 (lane % 4) and on of rows lane / 4 and 8 + lane / 4
-// of its warp's 16 in each block.
+// Loads the weights' codes that a lane multiplies, one stage at a time: of each block of 16 dimensions, dimensions 4 *
+// (lane % 4) to 4 * (lane % 4) + 3 of rows lane / 4 and 8 + lane / 4 of the warp's 16 rows.
 template <int kBlocks>
 struct CodeReader {
   const BatchArgs& args;
-  int warp;
-  Work work;
-  int chunk = 0;
-  int end_chunk = 0;              // of the run
-  int left = 0;                   // blocks of the chunk
-  const uint8_t* from = nullptr;  // null: rows beyond the last
-  uint32_t codes[kBlocks][2];
+  int warp;                       // index of the consumer warp
+  Work work;                      // runs after the current one
+  int chunk = 0;                  // chunk of the next stage
+  int end_chunk = 0;              // end of the current run's chunks
+  int left = 0;                   // blocks of 16 dimensions of the chunk that are not loaded yet
+  const uint8_t* from = nullptr;  // address of the next stage's codes; null: rows past rows_padded
+  uint32_t codes[kBlocks][2];     // [block][row lane / 4 or 8 + lane / 4] four codes
 
   __device__ CodeReader(const BatchArgs& a, int w) : args(a), warp(w), work(a) {
     Start();
@@ -157,7 +161,8 @@ struct CodeReader {
     left = BlocksOf(args.streams, chunk);
   }
 
-  // codes = those of the next stage; 0 beyond the end of a chunk. After the last stage anything.
+  // Loads the next stage's codes into `codes`, 0 for blocks past the end of the chunk. After the last stage `codes` is
+  // undefined.
   __device__ __forceinline__ void Next() {
     if (left <= 0) {
       if (++chunk < end_chunk) {

@@ -17,25 +17,26 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kTokensPerPass = kThreads / 4;  // four lanes of a warp serve the 16 dimensions of a token
-constexpr int kTokensPerBlock = 512;
-constexpr int kMostWords = 4;
+constexpr int kTokensPerBlock = 512;          // tokens of a block of ExpandChunkWordsKernel
+constexpr int kMostWords = 4;                 // words of a stream, at most
 
-// The number of words of each group.
+// The number of 32-bit words of a stream in each group of lengths.
 struct GroupWords {
-  uint8_t of[kMaxLengthGroups] = {};
+  uint8_t of[kMaxLengthGroups] = {};  // [groups] words of a stream, 1 to 4
 };
 
-// Words of rows, and the slots that they are found by.
+// The number of words of each (row, chunk), computed from its slot.
 struct RowWords {
-  RowSlots slots;
-  const uint8_t* group_of = nullptr;
+  RowSlots slots;                     // slot of each (row, chunk)
+  const uint8_t* group_of = nullptr;  // [slots] group of each slot
   GroupWords groups;
   int rows = 0;
   int chunks = 0;
-  uint8_t* of = nullptr;  // [rows][chunks]
+  uint8_t* of = nullptr;  // [rows][chunks] output: number of words
 };
 
-// Words, and the key of a row: the most words of its chunks, and below them the first chunk that has as many. A warp a row.
+// Writes words.of, and the sort key of each row: its largest number of words, and in the low 24 bits the first chunk
+// with that number. One warp per row.
 __global__ void __launch_bounds__(kThreads)
     RowKeysKernel(const __grid_constant__ RowWords words, uint32_t* __restrict__ keys) {
   constexpr uint32_t kMostChunks = 1 << 24;
@@ -54,7 +55,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x % kWarp == 0) keys[row] = most ^ (kMostChunks - 1);
 }
 
-// Puts rows in order of their keys, those of equal keys in their own. A warp a row.
+// Sorts rows by key, stably: order[number of rows that come before] = row. One warp per row counts the rows before it.
 __global__ void __launch_bounds__(kThreads)
     RankRowsKernel(const uint32_t* __restrict__ keys, int rows, int32_t* __restrict__ order) {
   const int row = (static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x)) / kWarp;
@@ -72,10 +73,11 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x % kWarp == 0) order[before] = row;
 }
 
-constexpr int kChunksAtOnce = 32;
-constexpr int kRowsAtOnce = 24;
+constexpr int kChunksAtOnce = 32;  // chunks of a block of TileWordsKernel
+constexpr int kRowsAtOnce = 24;    // rows that a block of TileWordsKernel reads at a time
 
-// A block a tile and kChunksAtOnce chunks: a column of threads a chunk.
+// words [token tiles][chunks] = the largest number of words of a tile's rows in each chunk. Block (x, y) takes tile x
+// and chunks y * kChunksAtOnce and on; threadIdx.x is the chunk, threadIdx.y the row.
 __global__ void __launch_bounds__(kChunksAtOnce* kRowsAtOnce)
     TileWordsKernel(const __grid_constant__ RowWords rows, const int32_t* __restrict__ order, uint8_t* words) {
   __shared__ int most[kChunksAtOnce];
@@ -104,9 +106,11 @@ __global__ void __launch_bounds__(kChunksAtOnce* kRowsAtOnce)
   }
 }
 
+// The stream of one level in a dimension of the chunk, zero extended to four words; zeros for length 0 (`streams`
+// null).
 __device__ __forceinline__ uint4 LoadStream(const WordTables& tables, const uint32_t* streams, int levels, int dim,
                                             int level) {
-  if (streams == nullptr) return make_uint4(0, 0, 0, 0);  // length 0
+  if (streams == nullptr) return make_uint4(0, 0, 0, 0);
   const uint32_t* stream =
       streams + (static_cast<int64_t>(dim & (tables.masks - 1)) * levels + level) * tables.stream_words;
   if (tables.stream_words == 4) return __ldg(reinterpret_cast<const uint4*>(stream));
@@ -114,7 +118,9 @@ __device__ __forceinline__ uint4 LoadStream(const WordTables& tables, const uint
   return make_uint4(two.x, two.y, 0, 0);
 }
 
-// As ExpandStreamsKernel (streams.cu), with as many words as the tile has in the chunk.
+// Expands codes to streams, with as many words as the token's tile takes in the chunk, and writes scales and gains.
+// Block (x, y) takes block x of 16 dimensions and tokens y * kTokensPerBlock and on; four lanes serve a token. Block
+// (0, 0) also zeroes `flags`.
 __global__ void __launch_bounds__(kThreads)
     ExpandChunkWordsKernel(const __grid_constant__ ChunkWords rows, ScActivationView a, ScStreams out,
                            float2* __restrict__ scaled_gains, int* flags, int flag_count) {
@@ -129,12 +135,12 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = static_cast<int>(threadIdx.x) & 3;
   const int first_token = static_cast<int>(blockIdx.y) * kTokensPerBlock;
   const int end_token = min(first_token + kTokensPerBlock, out.tokens_padded());
-  // Four dependent loads a token; those of the next one are prefetched meanwhile.
+  // A token takes four dependent loads, so the loads of the next token are issued before this token's streams are made.
   struct Token {
-    int64_t row = 0;
-    int words = 1;
-    uint32_t codes = 0;
-    StreamTable own;
+    int64_t row = 0;     // row of the activations
+    int words = 1;       // words of the tile in the chunk
+    uint32_t codes = 0;  // this lane's four codes, 0 for padding
+    StreamTable own;     // streams and gain of the token's length in the chunk
   };
   const auto load = [&](int token) {
     Token of;
@@ -168,9 +174,10 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Words of a stream in a group of lengths.
 int WordsOf(const LengthGroup& group) { return (group.order->config.stoc_len + 31) / 32; }
 
-// The tables of streams, and the words of each group.
+// Sets rows->of and rows->levels, and the number of words of each group.
 void SetTables(DeviceContext& ctx, const CallLengths& lengths, ChunkWords* rows, GroupWords* group_words) {
   for (size_t i = 0; i < lengths.groups.size(); ++i) {
     const LengthGroup& group = lengths.groups[i];
@@ -218,11 +225,11 @@ void LaunchScChunkWords(DeviceContext& ctx, const CallLengths& lengths, const Sc
   args.words = rows.words = words;
   row_words.of = scratch.Take<uint8_t>(a.tokens * chunks);
   auto* const keys = scratch.Take<uint32_t>(a.tokens);
-  auto* const order = scratch.Take<int32_t>(a.tokens + 1);  // read in twos
+  auto* const order = scratch.Take<int32_t>(a.tokens + 1);  // the prefill kernel reads pairs, of an odd number one more
   args.order = rows.order = order;
   const auto clusters = static_cast<int>(MaxChunkWordsClusters(ctx, plan));
   STOCH_CHECK(clusters >= 1);
-  // The kernel's tiles all have the full width.
+  // The kernel multiplies every tile at full width, so the schedule is made for the padded number of tokens.
   args.schedule = MakePrefillSchedule(clusters, supers, args.streams.tokens_padded(), chunks);
   SortPlaces(&args.schedule);
   const int flags = args.schedule.rest() * kPrefillFlags;

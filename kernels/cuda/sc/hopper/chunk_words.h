@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// SC linears of many rows with a stream length for each (row, chunk) on binary tensor cores: in each chunk a tile of 192
-// rows costs what the longest length of its rows there does, shorter streams are zeros after their last cycle. So rows are
-// put in order first, by the device: by their longest length, then by the first chunk that has it, so that few tiles have
-// rows of rare long chunks.
+// SC linears of many rows with a stream length for each (row, chunk), on binary wgmma. In each chunk a tile of 192 rows
+// takes as many words of streams as its row with the longest stream needs; shorter streams are zeros after their last
+// cycle. So the device first sorts rows by their longest length, and then by the first chunk that has this length: rows
+// that are long in a chunk that is rarely long then share few tiles.
 //
 // Bits:   docs/research.md#mixed-lengths, as on the CPU.
 // Source: docs/fast-kernels.md#prompts.
@@ -17,8 +17,10 @@
 
 namespace stoch::cuda {
 
-// y = a @ w^T (or y = y + that) for each task; all share the activations. Any number of tokens, rows and dimensions.
-// Requires: lengths of kMixedChunks (PlanMixedPrompt); 1 <= count <= kMaxScTasks.
+// y = a @ w^T (or y = y + a @ w^T) for `count` tasks that share the activations. Any number of tokens, rows and
+// dimensions.
+// Requires: lengths for which PlanMixedPrompt chooses kMixedChunks, with a slot for each (row, chunk); 1 <= count <=
+//           kMaxScTasks.
 // Scratch:  MixedScratchBytes at most, from ctx.workspace.
 void LaunchScChunkWords(DeviceContext& ctx, const CallLengths& lengths, const ScActivationView& a,
                         const ScLinearTask* tasks, int count);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The wgmma kernel (prefill_wgmma.cuh) over tiles whose chunks have words of their own.
+// The instance and launch of the prefill kernel (prefill_wgmma.cuh) over tiles whose streams have a number of words of
+// their own in each chunk (chunk_words.h).
 #include "kernels/cuda/sc/hopper/chunk_words_kernels.h"
 #include "kernels/cuda/sc/hopper/prefill_wgmma.cuh"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// SC products of experts on binary tensor cores: the slots that chose an expert are the tokens of tiles of a linear, and
-// the device finds out which (sc/experts/groups.h). As prefill.h otherwise.
+// SC products of a mixture of experts on binary wgmma: the prefill kernel (prefill.h) over tiles of slots that chose
+// one expert. A slot is a (row of x, chosen expert) pair; the device sorts slots into tiles (sc/experts/groups.h), so
+// the host never waits for the router's choice.
 #pragma once
 
 #include "kernels/cuda/sc/experts/groups.h"
@@ -10,8 +11,9 @@
 
 namespace stoch::cuda {
 
-// out[s] = x of slot s @ w[expert of s]^T for tasks of one shape; `a` has the rows of x.
-// Requires: a plan whose kernel is kGrouped; 1 <= count <= kMaxScTasks.
+// tasks[i].out[s] = x of slot s @ w_i[expert of s]^T for every slot s and `count` tasks of one shape. `a`: the
+// quantized rows of x; `groups`: tiles of LaunchGroupSlots.
+// Requires: a plan whose route is kExpertGroups; 1 <= count <= kMaxScTasks.
 // Scratch:  streams of plan.tiles_at_once tiles, from ctx.workspace.
 void LaunchScExpertGroups(DeviceContext& ctx, const ExpertPlan& plan, const ExpertShape& shape, const ScTraits& traits,
                           const ScTables& tables, const ScActivationView& a, const ExpertGroups& groups,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// SC linears of many tokens on binary tensor cores: a count is popcount(A & B), so a linear is a binary matrix product
-// of inner dimension D * stoc_len.
+// SC linears of many tokens on binary wgmma (sm_90a): a count is popcount(A & B), so a linear is a binary matrix
+// product of inner dimension D * stoc_len.
 //
-// Weights become thermometers in registers and activations become streams in memory once per call (streams.h); the
-// signs ride in complemented streams plus an int8 product into the same accumulators (operand.cuh), and each
-// chunk's sum is scaled into fp32 registers in chunk order.
+// Activations become streams in device memory once per call (sc/tensor_core/streams.h), and weights become thermometers
+// in registers. Streams of negative numbers are complemented, which an int8 product into the same accumulators corrects
+// (sc/tensor_core/operand.cuh). The integer sum of each chunk is scaled and added to fp32 registers in chunk order.
 // Bits:   docs/sc_arithmetic.md#5-back-to-real-numbers exactly, as every SC linear.
 // Source: docs/fast-kernels.md#prompts.
 #pragma once
@@ -17,22 +17,23 @@
 
 namespace stoch::cuda {
 
-// Activations that are no codes yet.
+// Activations as rows of floats, which the launch quantizes: f(x) of `source`.
 struct ScFloatRows {
   const RowSource& source;
   const SiteReporter& reporter;
 };
 
 struct ScPrefillOptions {
-  const ScFloatRows* rows =
-      nullptr;       // then of the activations only dims and tokens are there. Requires: a plan of kStreams
-  int clusters = 0;  // at most this many, 0 = as many as run at once; for tests of the split
+  // Activations as floats, if the plan's quantizer is ScQuantizer::kStreams: only dims and tokens of the
+  // ScActivationView are then read. Null: the view has codes.
+  const ScFloatRows* rows = nullptr;
+  int clusters = 0;  // clusters of the launch, at most; 0: as many as run at once. For tests of the split
 };
 
-// y = a @ w^T (or y = y + that) for each task; all share the activations. Any number of tokens, rows and dimensions,
-// any chunk_d, scramble and source.
-// Requires: the plan of this launch, whose route is kScPrompt; 1 <= count <= kMaxScTasks.
-// Scratch:  16 times the activations' bytes at stoc_len = 128, from ctx.workspace.
+// y = a @ w^T (or y = y + a @ w^T) for `count` tasks that share the activations. Any number of tokens, rows and
+// dimensions, any chunk_d, scramble and source.
+// Requires: the plan of this call, whose route is kScPrompt; 1 <= count <= kMaxScTasks.
+// Scratch:  streams, 16 times the activations' code bytes at stoc_len = 128, from ctx.workspace.
 void LaunchScPrefill(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
                      const ScLinearTask* tasks, int count, const ScPrefillOptions& options = {});
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ring of stages of the wgmma kernel of the SC linear, and the producer: a thread that copies blocks of 16 dimensions
-// into it.
+// The prefill kernel's ring of stages in shared memory, and its producer: the thread that copies streams of
+// activations, one block of 16 dimensions a stage, into the ring.
 #pragma once
 
 #include <type_traits>
@@ -13,31 +13,32 @@
 
 namespace stoch::cuda::prefill {
 
-inline constexpr int kTokens = kPrefillTokens;
-inline constexpr int kConsumers = 128 * kPrefillGroups;
-inline constexpr int kThreads = kConsumers + 128;
-inline constexpr int kAccumulators = kTokens / 2;
-inline constexpr int kUnitBytes = kTokens * 16;
-inline constexpr int kTokenScaleBytes = kTokens * 4;
-inline constexpr int kScaleBytes = kTokenScaleBytes + kPrefillRows * 4;  // of the chunk that ends in a stage
-inline constexpr int kMaxStages = 6;
-// Registers that the consumers take beyond the even share of a launch of kThreads, the producer's warpgroup gives back.
+inline constexpr int kTokens = kPrefillTokens;                           // tokens of a tile
+inline constexpr int kConsumers = 128 * kPrefillGroups;                  // consumer threads
+inline constexpr int kThreads = kConsumers + 128;                        // consumers and the producer's warpgroup
+inline constexpr int kAccumulators = kTokens / 2;                        // wgmma accumulators of a thread
+inline constexpr int kUnitBytes = kTokens * 16;                          // bytes of a unit of streams (streams.h)
+inline constexpr int kTokenScaleBytes = kTokens * 4;                     // scales of a tile's tokens in one chunk
+inline constexpr int kScaleBytes = kTokenScaleBytes + kPrefillRows * 4;  // scales of a chunk, in its last stage
+inline constexpr int kMaxStages = 6;                                     // stages of the ring, at most
+// Registers of a thread (setmaxnreg). The producer's warpgroup releases registers, which the consumers take: together
+// they have no more than the even share of a launch of kThreads.
 inline constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
 inline constexpr int kProducerRegisters = kPrefillGroups == 2 ? 24 : 32;
 inline constexpr int kConsumerRegisters =
     ((kPrefillGroups + 1) * kLaunchRegisters - kProducerRegisters) / kPrefillGroups / 8 * 8;
-inline constexpr int kRingHeader = 256;  // the barriers; stages and rank table stay aligned to it
+inline constexpr int kRingHeader = 256;  // bytes for the barriers; stages and rank table are aligned to as many
 
-// The ring of stages as one thread walks it. One base address for all of it: addresses of static shared variables are
-// made again from special registers in every iteration.
+// One thread's view of the ring and its position in it. All addresses are made from one base address, because the
+// compiler would make addresses of static shared variables again from special registers in every iteration.
 struct Ring {
-  uint32_t base;  // shared address of: full barriers, empty barriers, stages at kRingHeader
-  int stages;
-  int slot = 0;
-  uint32_t phase = 0;
+  uint32_t base;       // shared address of the full barriers, then the empty barriers; stages follow at kRingHeader
+  int stages;          // stages of the ring
+  int slot = 0;        // index of the current stage
+  uint32_t phase = 0;  // phase parity of the current stage's full barrier; flips with each round
   __device__ uint32_t full(int i) const { return base + 8 * static_cast<uint32_t>(i); }
   __device__ uint32_t empty(int i) const { return base + 8 * static_cast<uint32_t>(kMaxStages + i); }
-  // Behind the stages: the table of ranks, or words of chunks.
+  // Shared address after the last stage, of the rank table or of ChunkWordsArgs::words. kBytes: bytes of a stage.
   template <int kBytes>
   __device__ uint32_t end() const {
     return base + static_cast<uint32_t>(kRingHeader + stages * kBytes);
@@ -57,7 +58,7 @@ inline constexpr bool kIsRowGroup = std::is_same_v<Args, RowGroupArgs>;
 template <typename Args>
 inline constexpr bool kHasChunkWords = std::is_same_v<Args, ChunkWordsArgs>;
 
-// The split of the work, and how many steps of it a cluster has.
+// The schedule of a launch, and the number of its steps for a cluster.
 template <typename Args>
 __device__ __forceinline__ const auto& ScheduleOf(const Args& args) {
   if constexpr (kIsRowGroup<Args>) {
@@ -75,13 +76,14 @@ __device__ __forceinline__ int StepsOf(const Args& args, int cluster) {
   }
 }
 
+// The task that a super tile belongs to.
 __device__ __forceinline__ const ScKernelTask& TaskOf(const PrefillArgs& args, int /*token_tile*/, int super) {
   int i = 0;
   while (i + 1 < args.task_count && super >= args.tasks[i + 1].first_block) ++i;
   return args.tasks[i];
 }
 
-// The matrix of the expert whose slots the tile has.
+// The task that a super tile belongs to, with the weights of the expert that the slots of the token tile chose.
 __device__ __forceinline__ ScKernelTask TaskOf(const GroupedArgs& args, int token_tile, int super) {
   int i = 0;
   while (i + 1 < args.task_count && super >= args.tasks[i + 1].first_block) ++i;
@@ -92,24 +94,27 @@ __device__ __forceinline__ ScKernelTask TaskOf(const GroupedArgs& args, int toke
   return task;
 }
 
+// The first weight row in its task of block `rank` of the cluster, for a super tile.
 __device__ __forceinline__ int FirstRow(const ScKernelTask& task, int super, uint32_t rank) {
   return (super - task.first_block) * kSuperRows + static_cast<int>(rank) * kPrefillRows;
 }
 
-// Bytes of streams in a stage: those of a block, or of as many words of it as kChunkPartWords.
+// Bytes of streams in a stage: one half of a block of 16 dimensions. With ChunkWordsArgs: up to kChunkPartWords words
+// of each stream.
 template <int kWords, typename Args>
 inline constexpr int kStreamBytes = (kHasChunkWords<Args> ? 4 * kChunkPartWords + 2 : 4 * kWords + 2) * kUnitBytes;
-// kMixed: tokens have gains of their own, behind the scales; with words of chunks next to the scale of each, ahead of the
-// scales of rows.
+// Bytes of a stage: streams, scales and, with kMixed, gains of tokens. Gains come after all scales; with
+// ChunkWordsArgs, scale and gain of a token are a pair, and the pairs come before the scales of rows.
 template <int kWords, bool kMixed, typename Args>
 inline constexpr int kStageBytes = kStreamBytes<kWords, Args> + kScaleBytes + (kMixed ? kTokenScaleBytes : 0);
 static_assert(kStageBytes<4, true, ChunkWordsArgs> == kChunkStageBytes);
-// Where the scales of rows are, from the first scale on.
+// Byte offset of the scales of rows from the first scale of a stage.
 template <bool kMixed, typename Args>
 inline constexpr uint32_t kRowScales = (kMixed && kHasChunkWords<Args> ? 2 : 1) * kTokenScaleBytes;
 
-// Prefetches the codes that consumers will load of `rows` rows, blocks [begin, end). They ask for a block one ahead; of one word it
-// is done before memory has answered.
+// Prefetches into the L2 the codes of `rows` weight rows from first_row on, blocks [begin, end) of 16 dimensions.
+// Consumers load codes only one block ahead, and with streams of one word they finish a block before memory has
+// answered.
 __device__ __forceinline__ void PrefetchCodes(const ScKernelTask& task, const ScStreams& s, int first_row, int rows,
                                               int begin, int end) {
   const uint8_t* from = task.codes + (static_cast<int64_t>(first_row / kTileRows) * s.dim_blocks + begin) * kTileBytes;
@@ -120,6 +125,9 @@ __device__ __forceinline__ void PrefetchCodes(const ScKernelTask& task, const Sc
   }
 }
 
+// The producer's main loop, run by one thread of each block: copies the streams of all pieces of the cluster's schedule
+// into the ring, its half of each stage to both blocks of the cluster, and the scales of a chunk with the chunk's last
+// stage to its own block. `rank`: rank of the block in its cluster.
 template <int kWords, bool kMixed, typename Args>
 __device__ void Produce(const Args& args, Ring ring, int cluster, uint32_t rank) {
   const ScStreams& s = args.streams;
@@ -131,7 +139,7 @@ __device__ void Produce(const Args& args, Ring ring, int cluster, uint32_t rank)
     const auto piece = schedule.At(cluster, step);
     const int token_tile = piece.tile / schedule.supers;
     const int super = piece.tile % schedule.supers;
-    if (kIsGrouped<Args> && piece.chunk_begin == piece.chunk_end) break;  // no tile has so many slots
+    if (kIsGrouped<Args> && piece.chunk_begin == piece.chunk_end) break;  // there are no more tiles of slots
     const ScKernelTask& task = TaskOf(args, token_tile, super);
     const int first_row = FirstRow(task, super, rank);
     const int rows = max(min(kPrefillRows, task.rows_padded - first_row), 0);
@@ -140,7 +148,8 @@ __device__ void Produce(const Args& args, Ring ring, int cluster, uint32_t rank)
       const int end = min(begin + s.blocks_per_chunk, s.dim_blocks);
       const uint8_t* from = s.data + s.block_offset(token_tile, begin, 0);
       if constexpr (!kHasChunkWords<Args>) from += rank * (kBlockBytes / 2);
-      // A block in one stage; with words of chunks in two where it has many: bytes of the first, and of the second.
+      // Bytes of a block of 16 dimensions in its first and its second stage. It has one stage; with ChunkWordsArgs, two
+      // if its streams have more than kChunkPartWords words.
       uint32_t first = kBlockBytes, second = 0;
       if constexpr (kHasChunkWords<Args>) {
         const auto at = static_cast<uint32_t>(token_tile * s.chunks + chunk);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The consumers of the wgmma kernel of the SC linear, which multiply the stages of the ring (prefill_ring.cuh) with weights
-// expanded in registers.
+// The consumers of the prefill kernel (prefill_wgmma.cuh): they multiply the stages of the ring (prefill_ring.cuh) by
+// thermometers of weights, made in registers, and write the outputs.
 #pragma once
 
 #include "kernels/cuda/device/hopper.cuh"
@@ -10,7 +10,9 @@
 
 namespace stoch::cuda::prefill {
 
-// y of a cut tile, to and from memory, each thread its own.
+// y of a tile that is cut into pieces passes through device memory, from the block and thread that computed one piece
+// to the same block rank and thread of the next piece. PartialOf and FlagOf: this thread's first accumulator, and this
+// warp's flag, of tile `rest_tile` of the schedule's rest and block `rank` of a cluster.
 __device__ __forceinline__ float* PartialOf(const PrefillArgs& args, int rest_tile, uint32_t rank) {
   return args.partial + (static_cast<int64_t>(rest_tile) * kPrefillCluster + rank) * kAccumulators * kConsumers +
          threadIdx.x;
@@ -19,6 +21,7 @@ __device__ __forceinline__ int* FlagOf(const PrefillArgs& args, int rest_tile, u
   return args.flags + (rest_tile * kPrefillCluster + static_cast<int>(rank)) * (kConsumers / 32) + threadIdx.x / 32;
 }
 
+// Waits until this warp's flag says that `pieces` pieces are done (acquire), then loads y.
 __device__ inline void LoadPartial(const PrefillArgs& args, int rest_tile, uint32_t rank, int pieces,
                                    float (&y)[kAccumulators]) {
   const int* flag = FlagOf(args, rest_tile, rank);
@@ -31,6 +34,7 @@ __device__ inline void LoadPartial(const PrefillArgs& args, int rest_tile, uint3
   for (int i = 0; i < kAccumulators; ++i) y[i] = __ldcg(from + i * kConsumers);
 }
 
+// Stores y, then sets this warp's flag to `pieces` (release).
 __device__ inline void StorePartial(const PrefillArgs& args, int rest_tile, uint32_t rank, int pieces,
                                     const float (&y)[kAccumulators]) {
   float* to = PartialOf(args, rest_tile, rank);
@@ -43,35 +47,37 @@ __device__ inline void StorePartial(const PrefillArgs& args, int rest_tile, uint
   }
 }
 
-// A consumer's work. Every instruction of a stage counts: while the tensor cores are busy, the other pipes get less
-// than half of the issue slots (measured: 15 shifts for each m64n128k256), so what a stage needs beyond its
-// thermometers is kept in registers or made at compile time.
+// A consumer thread. Every instruction of a stage counts: while the tensor cores are busy, the other pipes get less
+// than half of the issue slots (measured: 15 shifts for each m64n128k256). So whatever a stage needs beyond its
+// thermometers is kept in registers or known at compile time. The template arguments are those of PrefillWgmmaKernel.
 template <int kWords, int kHalves, bool kTable, bool kMixed, typename Args>
 struct Consumer {
   const Args& args;
   Ring ring;
-  uint32_t table;  // shared address of the ranks of this lane's first dimension, for TableRanks
-  int warp;
-  uint32_t remote;     // this lane's view of the barriers of block (lane % kPrefillCluster)
-  bool releases;       // lanes 0..kPrefillCluster-1 hand stages back, each to its block
-  uint32_t minus_one;  // PrefillArgs::minus_one
-  uint32_t held = 0;   // offset of the barrier of the stage before
-  int32_t acc[kAccumulators];
-  float y[kAccumulators];
+  uint32_t table;              // shared address: with kTable the ranks of this lane's first dimension, else Ring::end
+  int warp;                    // index of the consumer warp
+  uint32_t remote;             // cluster address of the barriers of block lane % kPrefillCluster
+  bool releases;               // whether this lane releases stages: lanes 0..kPrefillCluster-1, one for each block
+  uint32_t minus_one;          // ~0u as a value that the compiler does not know
+  uint32_t held = 0;           // byte offset of the barrier of the previous stage, which is not released yet
+  int32_t acc[kAccumulators];  // wgmma accumulators: integer sums of the current chunk
+  float y[kAccumulators];      // outputs of the current tile
 
+  // Shared address of a stage.
   __device__ uint32_t stage(int slot) const {
     return ring.base + kRingHeader + static_cast<uint32_t>(slot * kStageBytes<kWords, kMixed, Args>);
   }
   __device__ int previous_slot() const { return (ring.slot == 0 ? ring.stages : ring.slot) - 1; }
 
-  // Hands a stage back to the producers of both blocks. One lane arrives for its warp without a barrier of the warp:
-  // the reads of all lanes (scales, by ScaleChunk) are single instructions of a warp that wgmma.wait keeps converged,
-  // ahead of the arrive. racecheck knows no such order between lanes and reports them against the next bulk copy into
-  // the stage, with a __syncwarp ahead of the arrive too.
+  // Releases a stage to the producers of both blocks: one lane arrives at each block's empty barrier for its warp. No
+  // __syncwarp is needed before, because the reads of all lanes (of scales, in ScaleChunk) are single instructions of a
+  // warp that wgmma.wait keeps converged, ahead of the arrive. racecheck does not know this order between lanes and
+  // reports a race with the next bulk copy to the stage; it does so with a __syncwarp before the arrive, too.
   __device__ void Release(uint32_t barrier_offset) const {
     BarrierArriveRemote<8 * kMaxStages>(remote + barrier_offset, releases);
   }
-  // See PrefillArgs::stagger.
+  // The hand-over of PrefillArgs::stagger: before its first stage of a chunk a warpgroup waits in Follow until the
+  // warpgroup before it has called Lead after that warpgroup's first stage.
   __device__ void Follow() const {
     if (args.stagger && warp >= 4) NamedWait(static_cast<uint32_t>(warp / 4), 256);
   }
@@ -79,7 +85,8 @@ struct Consumer {
     NamedArrive(static_cast<uint32_t>(warp / 4 + 1), 256, args.stagger && warp + 4 < kConsumers / 32);
   }
 
-  // A warpgroup beyond the last row: takes part in the hand-overs only. `at`: of the chunk in ChunkWordsArgs::words.
+  // Takes a chunk of `blocks` blocks of 16 dimensions for a warpgroup whose rows are past rows_padded: it only waits
+  // for stages and releases them. at: index of the chunk in ChunkWordsArgs::words.
   __device__ void SkipChunk(int blocks, [[maybe_unused]] int at) {
     Follow();
     int stages = blocks * kHalves;
@@ -100,7 +107,8 @@ struct Consumer {
     return reinterpret_cast<int32_t(&)[32 * kWidth]>(acc);
   }
 
-  // Adds one stage to acc. kWords pairs of steps: while one pair multiplies, the next one's operands are made.
+  // Adds one stage to acc, for 64 * kWidth tokens, in kWords pairs of wgmma steps; while one pair multiplies, the
+  // operands of the next pair are made. kFirst: the stage is the first of a chunk, so acc is overwritten.
   template <int kWidth, bool kFirst>
   __device__ __forceinline__ void MultiplyStage(const uint32_t (&codes)[2], const PackedRanks (&ranks)[2]) {
     const uint32_t low = Uniform(DescriptorLow<kUnitBytes>(ring.base + kRingHeader) +
@@ -133,12 +141,13 @@ struct Consumer {
     ring.Next();
   }
 
-  // As above, of a block of kLength words with words of chunks: more than kChunkPartWords come in two stages, each released
-  // when what it fed is done. (In one function with the above, the kernel of 128 cycles runs out of registers.)
+  // As MultiplyStage with ChunkWordsArgs, for a block of 16 dimensions whose streams have kLength words: more than
+  // kChunkPartWords words come in two stages, each of which is released once the wgmmas that read it are done. (In one
+  // function with MultiplyStage, the kernel for 128 cycles spills registers.)
   template <int kWidth, int kLength, bool kFirst>
   __device__ __forceinline__ void MultiplyParts(const uint32_t (&codes)[2], const PackedRanks (&ranks)[2]) {
-    constexpr int kSecond =
-        kLength > kChunkPartWords ? kChunkPartWords : kLength;  // the first pair of the second stage
+    // The first pair of steps of the second stage; kLength if there is one stage.
+    constexpr int kSecond = kLength > kChunkPartWords ? kChunkPartWords : kLength;
     const auto descriptor = [&] {
       return Uniform(DescriptorLow<kUnitBytes>(ring.base + kRingHeader) +
                      static_cast<uint32_t>(ring.slot) * (kStageBytes<kWords, kMixed, Args> >> 4));
@@ -180,7 +189,8 @@ struct Consumer {
     ring.Next();
   }
 
-  // y = y + (float(acc) * gain) * (scale_a * scale_b), every operation rounded.
+  // The epilogue of a chunk: y = y + (float(acc) * gain) * (scale_a * scale_b), every operation rounded. Then releases
+  // the chunk's last stage, which holds the scales.
   template <int kWidth>
   __device__ __forceinline__ void ScaleChunk() {
     if constexpr (kMixed && kHasChunkWords<Args>) return ScaleMixedChunk<kWidth>();
@@ -189,7 +199,7 @@ struct Consumer {
     const uint32_t row_scales =
         scales + kTokenScaleBytes + (static_cast<uint32_t>(warp) * 16 + threadIdx.x % 32 / 4) * 4;
     const float scale0 = LoadShared(row_scales), scale1 = LoadShared(row_scales + 32);
-    // Columns in batches, loads first: one by one, every element waits for the latency of the one before it.
+    // Columns go in batches, with all loads of a batch first, so that their latencies overlap.
     constexpr int kBatch = kMixed ? 2 : 4;
 #pragma unroll
     for (int i = 0; i < 32 * kWidth; i += 4 * kBatch) {
@@ -222,8 +232,9 @@ struct Consumer {
     Release(held);
   }
 
-  // As above, with scale and gain of a token next to each other. Loads are a batch of columns ahead and may not move behind
-  // the barrier of the warp: where they are needed, each would take its latency.
+  // As ScaleChunk with kMixed and ChunkWordsArgs, where scale and gain of a token are a pair in the stage. Loads are
+  // one batch of columns ahead; the __syncwarp keeps the compiler from moving them to where their values are used,
+  // where each would wait for its latency.
   template <int kWidth>
   __device__ __forceinline__ void ScaleMixedChunk() {
     constexpr int kBatch = 2;
@@ -231,7 +242,7 @@ struct Consumer {
     const uint32_t row_scales =
         scales + kRowScales<kMixed, Args> + (static_cast<uint32_t>(warp) * 16 + threadIdx.x % 32 / 4) * 4;
     const uint32_t tokens = scales + threadIdx.x % 4 * 16;
-    float4 next[kBatch];  // scale and gain of two tokens
+    float4 next[kBatch];  // {scale, gain} of two neighbouring tokens
     WgmmaWait<0>(acc);
     const float scale0 = LoadShared(row_scales), scale1 = LoadShared(row_scales + 32);
 #pragma unroll
@@ -257,7 +268,8 @@ struct Consumer {
     Release(held);
   }
 
-  // The stages of one block of 16 dimensions; `block` counts from the start of the chunk.
+  // Adds all halves of one block of 16 dimensions to acc. `block`: index of the block in its chunk. kFirst: first block
+  // of the chunk. kLength: words of a half stream.
   template <int kWidth, int kLength, bool kFirst>
   __device__ __forceinline__ void MultiplyBlock(const uint32_t (&codes)[2], int block) {
     Unrolled<kHalves>([&](auto half) {
@@ -280,7 +292,9 @@ struct Consumer {
     });
   }
 
-  // A chunk of `blocks` blocks of kLength words, the last chunk where not `more`; advance(now, more) brings their codes.
+  // Multiplies a chunk of `blocks` blocks of 16 dimensions, whose streams have kLength words a half. more: other chunks
+  // follow. advance(now, more) sets `now` to the codes of the next block and, if `more`, issues the loads of the block
+  // after it.
   template <int kWidth, int kLength, typename Advance>
   __device__ __forceinline__ void MultiplyChunk(const Advance& advance, int blocks, bool more) {
     uint32_t now[2];
@@ -294,7 +308,9 @@ struct Consumer {
     }
   }
 
-  // `chunks` chunks of blocks, the last of them with `last_blocks`; those with words of their own have them from `at` on.
+  // Multiplies and scales `chunks` chunks, the last of which has last_blocks blocks of 16 dimensions, for 64 * kWidth
+  // tokens. codes: this lane's four codes of row lane / 4 in the first block. at: index of the first chunk in
+  // ChunkWordsArgs::words.
   template <int kWidth>
   __device__ __forceinline__ void MultiplyChunks(const uint32_t* codes, int chunks, int last_blocks,
                                                  [[maybe_unused]] int at) {
@@ -325,8 +341,9 @@ struct Consumer {
     }
   }
 
-  // Stores y. A tile without edges takes no comparisons: while a warpgroup writes, it feeds no tensor core, and with
-  // them that was 6 % of the time at 32 chunks.
+  // Stores y, or adds y to the outputs if task.add, for tokens in their order. A tile without padding needs no
+  // comparisons: while a warpgroup writes, it feeds no tensor core, and with comparisons that took 6 % of the time at
+  // 32 chunks.
   __device__ void Write(const ScKernelTask& task, int first_row, int first_token) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const int row = first_row + lane / 4;
@@ -345,7 +362,7 @@ struct Consumer {
       }
       return;
     }
-    // Loads of four columns before their stores, as the compiler cannot know that they do not overlap.
+    // The loads of kBatch outputs come before their stores: the compiler cannot reorder them, as they might alias.
     constexpr int kBatch = 16;
 #pragma unroll
     for (int i = 0; i < kAccumulators; i += kBatch) {
@@ -367,7 +384,8 @@ struct Consumer {
     }
   }
 
-  // As above, of slots, whose outputs lie anywhere.
+  // As Write for tokens that are slots of experts (GroupedArgs): the outputs of a slot go to row slots[...] of
+  // task.out; y is never added.
   __device__ void WriteSlots(const ScKernelTask& task, int first_row, int token_tile) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const int row = first_row + lane / 4;
@@ -385,11 +403,12 @@ struct Consumer {
     }
   }
 
-  // As above, of tokens that are rows in an order of their own, of which `those` are left from the tile's first on.
+  // As Write for tokens that are rows in a sorted order: token t of the tile is row rows[t] of task.out, for 0 <= t <
+  // `those`.
   __device__ void WriteRows(const ScKernelTask& task, int first_row, const int32_t* rows, int those) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const int row = first_row + lane / 4;
-    const int tokens = those - lane % 4 * 2;  // from this lane's first on
+    const int tokens = those - lane % 4 * 2;  // tokens of the tile from this lane's first on
     const int2* order = reinterpret_cast<const int2*>(rows) + lane % 4;
     float* const to = task.out + row;
     const bool whole = first_row + 16 <= task.rows && those >= kTokens;
@@ -426,6 +445,7 @@ struct Consumer {
     }
   }
 
+  // The consumer's main loop over the pieces of the cluster's schedule. `rank`: rank of the block in its cluster.
   __device__ __forceinline__ void Run(int cluster, uint32_t rank) {
     const ScStreams& s = args.streams;
     const int tail_blocks = s.dim_blocks - (s.chunks - 1) * s.blocks_per_chunk;
@@ -451,16 +471,18 @@ struct Consumer {
         const int rest_tile = piece.tile - schedule.full * schedule.clusters;
         LoadPartial(args, rest_tile, rank, piece.number, y);
       }
-      // Rows row and row + 8 lie in the same tile of 32 rows; a block of 16 dimensions is one such tile.
+      // Codes lie in tiles of 32 rows x 16 dimensions, one for each block of dimensions; row and row + 8 are in one
+      // tile.
       const int lane = static_cast<int>(threadIdx.x % 32);
       const int row = warp_row + lane / 4;
       const int64_t first_tile =
           static_cast<int64_t>(row / kTileRows) * s.dim_blocks + piece.chunk_begin * s.blocks_per_chunk;
       const uint32_t* codes = reinterpret_cast<const uint32_t*>(task.codes + first_tile * kTileBytes +
                                                                 row % kTileRows * kTileDims + lane % 4 * 4);
-      // For grouped slots it is all of them; told so, the kernel of two words keeps its registers.
+      // Tiles of slots always take all chunks. Written so, the kernel for streams of two words spills no registers.
       const int chunks = kIsGrouped<Args> ? s.chunks : piece.chunk_end - piece.chunk_begin;
-      // Where a chunk has one of four lengths, tiles of all widths would be twelve loops, whose registers do not fit.
+      // With ChunkWordsArgs all tiles take the full width: four lengths times three widths would be twelve loops, whose
+      // registers do not fit.
       if (kHasChunkWords<Args> || piece.width == 3) {
         MultiplyChunks<3>(codes, chunks, last_blocks, at);
       } else if (piece.width == 2) {

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tiles of the prefill kernels and how they are split over clusters, by the host or by the device.
+// The tiles of the prefill kernels, and their split over clusters, computed on the host or on the device.
+//
+// A super tile is kSuperRows weight rows of one task, which the blocks of a cluster share; a tile is a super tile x
+// kPrefillTokens tokens.
 #pragma once
 
 #include <cstdint>
@@ -10,63 +13,68 @@ namespace stoch::cuda {
 
 inline constexpr int kPrefillGroups = 2;                  // consumer warpgroups of a block, 64 weight rows each
 inline constexpr int kPrefillRows = 64 * kPrefillGroups;  // weight rows of a block
-inline constexpr int kPrefillCluster = 2;                 // blocks that share every copy of the activations
-inline constexpr int kSuperRows = kPrefillRows * kPrefillCluster;
-inline constexpr int kPrefillTokens = 192;
-inline constexpr int kPrefillWidth = kPrefillTokens / 64;
-inline constexpr int kPrefillFlags = kPrefillCluster * kPrefillGroups * 4;  // of a cut tile: one for each warp
+inline constexpr int kPrefillCluster = 2;                 // blocks of a cluster, which share each stage of activations
+inline constexpr int kSuperRows = kPrefillRows * kPrefillCluster;           // weight rows of a tile
+inline constexpr int kPrefillTokens = 192;                                  // tokens of a tile
+inline constexpr int kPrefillWidth = kPrefillTokens / 64;                   // width of a full tile, in 64 tokens
+inline constexpr int kPrefillFlags = kPrefillCluster * kPrefillGroups * 4;  // flags of a cut tile, one a consumer warp
 static_assert(kSuperRows == kPrefillSuperRows && kPrefillTokens == kPrefillTileTokens);
 static_assert(kPrefillFlags == kPrefillTileFlags);
-inline constexpr int kPrefillPlaces = 96;  // clusters of PrefillSchedule::places: 66 of an H100
+inline constexpr int kPrefillPlaces = 96;  // clusters that PrefillSchedule::places has room for; an H100 has 66
 
-// Cost of a chunk of a tile of so many times 64 tokens, in twelfths of a full one: thermometers are made once for all its
-// tokens (28672 x 4096 at 128 cycles, one H100: 64, 128 and 192 tokens take 0.39, 0.45 and 0.57 ms).
+// Cost of one chunk of a tile of 64 * width tokens, in twelfths of the cost at 192 tokens. Fewer tokens do not save in
+// proportion, because thermometers are made once for all tokens (28672 x 4096 at 128 cycles, one H100: 64, 128 and 192
+// tokens take 0.39, 0.45 and 0.57 ms).
 STOCH_LAYOUT_FN int PrefillChunkCost(int width) { return width == 1 ? 8 : width == 2 ? 9 : 12; }
 
-// How tiles of kSuperRows x kPrefillTokens go to clusters. Each cluster takes `full` whole tiles; what remains, the
-// narrower tiles of the last tokens included, is cut in ranges of equal cost. The y of a cut tile passes from piece to
-// piece through memory, in chunk order: a tile's first piece runs before everything else, a later one after at least as
-// many whole tiles as its number in the tile, when the piece before it is long done. So no cluster waits in practice,
-// and the bits are those of one pass over the chunks.
+// The split of all tiles over clusters (a stream-K schedule). Each cluster takes `full` whole tiles; the rest of the
+// tiles, the narrower ones of the last tokens among them, is cut into one contiguous range of equal cost for each
+// cluster. A range is one or more pieces, a piece being consecutive chunks of one tile. The y of a cut tile passes from
+// piece to piece through device memory, in chunk order. A tile's first piece runs before everything else of its
+// cluster; a later piece runs after at least as many whole tiles as its number in the tile, when the piece before it is
+// long done. So in practice no cluster waits, and the bits are those of one pass over the chunks.
 //
-// Clusters whose tiles have the same tokens read the same activations, which leave the L2 (49 MB of a tile of 14336
-// dimensions) before another cluster comes that is far behind. So whole tiles go to clusters in order of when they begin
-// with them, and tiles of many chunks are cut at the same few places (AlignedRange).
+// Clusters whose tiles have the same tokens read the same activations (49 MB for a tile of 14336 dimensions), which
+// leave the L2 before a cluster reads them that is far behind. So whole tiles are assigned in the order in which
+// clusters begin with them (`places`), and tiles of many chunks are cut at the same few chunks (AlignedRange).
 struct PrefillSchedule {
-  int clusters = 1;
-  int supers = 0;  // super tiles of all tasks
-  int tiles = 0;   // supers * token tiles; the super tile varies fastest, so that running clusters share activations
-  int full = 0;
-  int chunks = 0;
-  int last_width = kPrefillWidth;  // of the tiles of the last tokens, in 64 tokens
-  // The rest, tiles full * clusters and on, along one axis of cost: PrefillChunkCost (every tile's the same where weigh_last is
-  // not set).
-  bool weigh_last = false;
-  int rest_wide = 0;  // of its tiles, those before the last tokens' (all of them without weigh_last)
-  int rest_cost = 0;
-  int extra = 0;  // cost of a cluster's range
-  int max_steps = 0;
-  bool in_places = false;
-  uint8_t places[kPrefillPlaces] = {};  // of clusters among those that begin whole tiles, where in_places
+  int clusters = 1;                // clusters of the launch, all resident at once
+  int supers = 0;                  // super tiles of all tasks
+  int tiles = 0;                   // supers * token tiles; super tiles vary fastest: running clusters share activations
+  int full = 0;                    // whole tiles of each cluster
+  int chunks = 0;                  // chunks of a tile
+  int last_width = kPrefillWidth;  // width of the tiles of the last tokens, in 64 tokens
+  // The rest is the tiles from full * clusters on. It is one axis of cost, in units of PrefillChunkCost.
+  bool weigh_last = false;  // true: tiles of the last tokens cost what their width says; false: as full tiles
+  int rest_wide = 0;        // tiles of the rest that cost as full ones; they come first
+  int rest_cost = 0;        // cost of the rest
+  int extra = 0;            // cost of each cluster's range of the rest
+  int max_steps = 0;        // steps of a cluster, at most
+  bool in_places = false;   // whether `places` is used
+  uint8_t places[kPrefillPlaces] = {};  // [clusters] a permutation: order in which clusters begin with whole tiles
 
+  // The work of one step: chunks chunk_begin to chunk_end - 1 of a tile.
   struct Piece {
     int tile = 0;
-    int width = kPrefillWidth;
+    int width = kPrefillWidth;  // tokens of the tile, in 64
     int chunk_begin = 0;
-    int chunk_end = 0;  // begin == end: nothing to do
-    int number = 0;     // of this piece in its tile
+    int chunk_end = 0;  // equal to chunk_begin: nothing to do
+    int number = 0;     // number of the piece in its tile
   };
+  // A position on the cost axis of the rest.
   struct Place {
-    int tile = 0;  // of the rest
-    int chunk = 0;
+    int tile = 0;   // tile, counted from the first of the rest
+    int chunk = 0;  // chunk of that tile
   };
 
   STOCH_LAYOUT_FN int rest() const { return tiles - full * clusters; }
   STOCH_LAYOUT_FN int wide_cost() const { return PrefillChunkCost(kPrefillWidth) * chunks; }
   STOCH_LAYOUT_FN int last_cost() const { return PrefillChunkCost(weigh_last ? last_width : kPrefillWidth) * chunks; }
+  // The cost of the rest before its tile `tile`.
   STOCH_LAYOUT_FN int start_cost(int tile) const {
     return tile < rest_wide ? tile * wide_cost() : rest_wide * wide_cost() + (tile - rest_wide) * last_cost();
   }
+  // The first chunk boundary of the rest at or after `cost`.
   STOCH_LAYOUT_FN Place PlaceOf(int cost) const {
     const bool wide = cost < rest_wide * wide_cost();
     const int tile = wide ? cost / wide_cost() : rest_wide + (cost - rest_wide * wide_cost()) / last_cost();
@@ -76,7 +84,9 @@ struct PrefillSchedule {
   STOCH_LAYOUT_FN Piece MakePiece(int tile, int begin, int end, int number) const {
     return {tile, tile >= tiles - supers ? last_width : kPrefillWidth, begin, end, number};
   }
-  // Step `step` of `cluster`, 0 <= step < max_steps.
+  // The piece of step `step` of cluster `cluster`, 0 <= step < max_steps. Step 0 has the first piece of the tile that
+  // the cluster's range ends in. Later steps have the whole tiles and, after as many of these as its number says, the
+  // piece of the tile that the range begins in.
   STOCH_LAYOUT_FN Piece At(int cluster, int step) const {
     const int begin = cluster * extra < rest_cost ? cluster * extra : rest_cost;
     const int end = begin + extra < rest_cost ? begin + extra : rest_cost;
@@ -86,13 +96,13 @@ struct PrefillSchedule {
       to = PlaceOf(end);
     }
     const int first_rest = full * clusters;
-    if (step == 0) {  // the tile that the range begins and the next cluster ends
+    if (step == 0) {  // the first piece of the tile that this range begins and a later cluster's range ends
       return from.tile < to.tile || from.chunk == 0 ? MakePiece(first_rest + to.tile, 0, to.chunk, 0) : Piece{};
     }
     const int first_whole = from.chunk == 0 ? from.tile : from.tile + 1;
     const int whole = to.tile > first_whole ? to.tile - first_whole : 0;
     int index = step - 1;
-    if (from.chunk > 0) {  // the tile that an earlier cluster began
+    if (from.chunk > 0) {  // the range begins in the middle of a tile, which an earlier cluster began
       const int number = cluster - start_cost(from.tile) / extra;
       const int slot = number < full ? number : full;
       if (index == slot) {
@@ -106,13 +116,15 @@ struct PrefillSchedule {
   }
 };
 
-// From so many chunks on, what a tile reads of activations (42 MB at 96 chunks of 128 dimensions) leaves the L2 before a
-// cluster that is a tile behind comes.
+// Chunks of a tile from which AlignedRange is used: the activations of a tile (42 MB at 96 chunks of 128 dimensions)
+// then leave the L2 before a cluster that is one tile behind reads them.
 inline constexpr int kAlignedChunks = 96;
 
-// The shortest range from `even` on that is a simple fraction of a tile and makes `whole` + `even` at most a 128th longer,
-// or `even`. With ranges of 5/8, every fifth tile is cut at the same chunks, so that clusters go through the same tokens side
-// by side: down_proj of 8B, 2048 tokens, reads 1.8 instead of 3.3 GB (docs/tuning/prompt.md).
+// The cost of a cluster's range: the least multiple of tile_cost / parts that is at least `even`, for the first of
+// parts = 1 to 8 with which whole + even grows by at most a 128th; `even` if there is none. `whole` is the cost of a
+// cluster's whole tiles. Such ranges cut tiles at few different chunks: with ranges of 5/8 of a tile, every fifth tile
+// is cut at the same chunks, so that clusters read the same activations at the same time. down_proj of 8B at 2048
+// tokens then reads 1.8 GB instead of 3.3 GB (docs/tuning/prompt.md).
 STOCH_LAYOUT_FN int AlignedRange(int even, int tile_cost, int whole) {
   for (int parts = 1; parts <= 8; ++parts) {
     const int count = (even * parts + tile_cost - 1) / tile_cost;
@@ -122,8 +134,9 @@ STOCH_LAYOUT_FN int AlignedRange(int even, int tile_cost, int whole) {
   return even;
 }
 
-// The split of `supers` times as many tiles as `tokens` need, for `clusters` clusters that run at the same time.
-// Requires: all of them positive.
+// The schedule of `supers` super tiles x all token tiles of `tokens` tokens, for up to `clusters` clusters that are
+// resident at once.
+// Requires: all arguments are positive.
 STOCH_LAYOUT_FN PrefillSchedule MakePrefillSchedule(int clusters, int supers, int tokens, int chunks) {
   const auto least = [](int a, int b) { return a < b ? a : b; };
   PrefillSchedule s;
@@ -138,10 +151,11 @@ STOCH_LAYOUT_FN PrefillSchedule MakePrefillSchedule(int clusters, int supers, in
   s.full = (s.weigh_last ? wide_tiles : s.tiles) / s.clusters;
   s.rest_wide = (s.weigh_last ? wide_tiles : s.tiles) - s.full * s.clusters;
   s.rest_cost = s.start_cost(s.rest());
-  // A range no shorter than a tile's chunks over the steps a piece can be placed in keeps pieces apart in time.
+  // A range costs at least a tile's cost divided by the full + 1 steps at which a piece may run: a tile then has no
+  // more pieces than that, so each piece runs a step after the one before it.
   const int even = (s.rest_cost + s.clusters - 1) / s.clusters;
   const int apart = (s.wide_cost() + s.full) / (s.full + 1);
-  // At least a chunk, so that no piece between two others is empty.
+  // A range has at least a chunk, so that no piece in the middle of a tile is empty.
   const int least_range = apart > PrefillChunkCost(kPrefillWidth) ? apart : PrefillChunkCost(kPrefillWidth);
   s.extra = even > least_range ? even : least_range;
   if (chunks >= kAlignedChunks) s.extra = AlignedRange(s.extra, s.wide_cost(), s.full * s.wide_cost());
@@ -149,7 +163,8 @@ STOCH_LAYOUT_FN PrefillSchedule MakePrefillSchedule(int clusters, int supers, in
   return s;
 }
 
-// Puts clusters in the order in which they begin whole tiles: what is in front of those is a piece of a cut one.
+// Sets s->places, by the cost of each cluster's step 0, which is a piece of a cut tile in front of its whole tiles.
+// Does nothing for more than kPrefillPlaces clusters.
 inline void SortPlaces(PrefillSchedule* s) {
   if (s->clusters > kPrefillPlaces) return;
   int cost[kPrefillPlaces];

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The wgmma kernel (prefill_wgmma.cuh) over the tokens of a call and over grouped slots of experts.
+// Instances and launches of the prefill kernel (prefill_wgmma.cuh) over the tokens of a call, and over slots of experts
+// in tiles by expert (grouped.h).
 #include <algorithm>
 
 #include "kernels/cuda/sc/hopper/grouped_kernels.h"
@@ -18,7 +19,7 @@ const void* Kernel() {
 
 const void* KernelOf(const PrefillArgs& args) {
   const bool table = args.ranks != nullptr;
-  // Two halves have at least three words each.
+  // Streams of two halves (more than 128 cycles) have at least three words a half.
   if (args.streams.halves == 2) return args.streams.words == 3 ? Kernel<3, 2, true>() : Kernel<4, 2, true>();
   switch (args.streams.words) {
     case 1: return table ? Kernel<1, 1, true>() : Kernel<1, 1, false>();

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// SC linear on Hopper's binary wgmma: see prefill.h for what it computes, streams.h for the activations.
+// The prefill kernel: SC linears on Hopper's binary wgmma. prefill.h says what it computes, sc/tensor_core/streams.h
+// how activations lie in memory.
 //
-// A cluster of two blocks owns a tile of 256 weight rows x 192 tokens. In each block one producer thread fills the ring
-// (each block fetches half of every stage for both), and two warpgroups of 64 rows multiply: weights become
-// thermometers in registers (A), a stage is B.
+// A cluster of two blocks multiplies a tile of 256 weight rows x 192 tokens. Blocks are warp-specialized: one producer
+// thread fills the ring of stages (the producer of each block copies half of every stage to both blocks), and two
+// consumer warpgroups of 64 weight rows each multiply. Operand A is thermometers of weights, made in registers; operand
+// B is the stage.
 //
 // Bound by the tensor cores and, in a whole model, by power.
 // Alternatives that lost: docs/tuning/prompt.md.
@@ -18,11 +20,16 @@
 
 namespace stoch::cuda::prefill {
 
+// A persistent kernel; all clusters are resident at once. kWords, kHalves: words of a half stream, halves of a stream.
+// kTable: ranks of weights (ones of their streams) come from a table in shared memory; else the formula DirectRanks
+// gives them. kMixed: every (chunk, token) has a gain of its own. Args: PrefillArgs (tokens of a call), GroupedArgs
+// (slots of experts), RowGroupArgs (rows by group of lengths) or ChunkWordsArgs (lengths of (row, chunk)). `stages`:
+// stages of the ring.
 template <int kWords, int kHalves, bool kTable, bool kMixed, typename Args>
 __global__ void __launch_bounds__(kThreads, 1) PrefillWgmmaKernel(const __grid_constant__ Args args, int stages) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(256) uint8_t ring_memory[];
-  static_assert(kStageBytes<kWords, kMixed, Args> % kRingHeader == 0);  // TableRanks
+  static_assert(kStageBytes<kWords, kMixed, Args> % kRingHeader == 0);  // TableRanks: the table is 256-byte aligned
   const uint32_t rank = ClusterRank();
   const int cluster = static_cast<int>(blockIdx.x) / kPrefillCluster;
   Ring ring{SharedAddressInRegister(ring_memory), stages};
@@ -41,7 +48,8 @@ __global__ void __launch_bounds__(kThreads, 1) PrefillWgmmaKernel(const __grid_c
   }
   __syncthreads();
   ClusterSync();
-  // From one lane, so that the compiler knows roles, and all that loops over stages, to be the same across a warp.
+  // Broadcast from one lane, so that the compiler knows `warp`, and with it the role and the loops over stages, to be
+  // uniform in a warp.
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   if (warp >= kConsumers / 32) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kProducerRegisters));
@@ -59,25 +67,28 @@ __global__ void __launch_bounds__(kThreads, 1) PrefillWgmmaKernel(const __grid_c
         args.minus_one};
     consumer.Run(cluster, rank);
   }
-  // No block may leave while its neighbour still copies into it or arrives at its barriers.
+  // A block must not exit while the other block of its cluster still copies to its shared memory or arrives at its
+  // barriers.
   __syncwarp();
   ClusterSync();
 #else
-  __trap();  // chosen only where GpuTraits has wgmma
+  __trap();  // unreachable: plans choose this kernel only for GPUs with wgmma
 #endif
 }
 
-// Checks and allows the shared memory of a launch.
+// Checks that the plan's shared memory holds its stages, and raises the kernel's limit of dynamic shared memory.
 inline void AllowLaunch(DeviceContext& ctx, const void* kernel, const LinearPlan& plan, int64_t stage_bytes) {
   STOCH_CHECK(plan.stages >= 2 && plan.stages <= kMaxStages);
   STOCH_CHECK(plan.shared_bytes >= kRingHeader + plan.stages * stage_bytes);
   AllowShared(ctx, kernel, static_cast<size_t>(plan.shared_bytes));
 }
 
+// Bytes of a stage: one half of a block's streams and the scales. mixed: gains of tokens, too.
 inline int64_t StageBytes(const StreamShape& streams, bool mixed) {
   return (4 * streams.words + 2) * kUnitBytes + kScaleBytes + (mixed ? kTokenScaleBytes : 0);
 }
 
+// The launch configuration of `clusters` clusters. `attribute` receives the cluster size and must outlive the result.
 inline cudaLaunchConfig_t Config(cudaStream_t stream, const LinearPlan& plan, int clusters,
                                  cudaLaunchAttribute* attribute) {
   attribute->id = cudaLaunchAttributeClusterDimension;
@@ -92,6 +103,7 @@ inline cudaLaunchConfig_t Config(cudaStream_t stream, const LinearPlan& plan, in
   return config;
 }
 
+// The number of clusters of `kernel` that the GPU runs at once.
 inline int64_t MaxClusters(const void* kernel, const LinearPlan& plan) {
   cudaLaunchAttribute attribute;
   const cudaLaunchConfig_t config = Config(nullptr, plan, 1, &attribute);
@@ -100,6 +112,8 @@ inline int64_t MaxClusters(const void* kernel, const LinearPlan& plan) {
   return clusters;
 }
 
+// Launches `kernel` with `clusters` clusters, after setting args.stagger: only if even the shortest chunk fills the
+// ring.
 template <typename Args>
 void Launch(DeviceContext& ctx, const void* kernel, const LinearPlan& plan, Args args, int clusters) {
   const ScStreams& s = args.streams;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks of weight levels from a table in shared memory, for operators whose ranks are not DirectRanks
-// (operand.cuh).
+// Ranks of weight levels (the number of ones of a level's stream) from a table in shared memory, for operators whose
+// ranks are not those of the formula DirectRanks (sc/tensor_core/operand.cuh).
 #pragma once
 
 #include "kernels/cuda/device/element.cuh"
@@ -9,8 +9,9 @@
 
 namespace stoch::cuda {
 
-// Fills [kHalves][max(masks, 16)][128] with ranks within each half of the positions; `ranks`: ScTables::ranks. All
-// threads of the block take part; a barrier is left to the caller.
+// Fills the rank table [kHalves][max(masks, 16)][128 levels] in shared memory, by all threads of the block. An entry is
+// the rank within a half of the stream: 0..32 * kWords. ranks: ScTables::ranks [masks][levels]. The caller's next
+// barrier makes the table visible.
 template <int kWords, int kHalves>
 __device__ __forceinline__ void FillRankTable(const uint16_t* ranks, int masks, int levels, uint8_t* table) {
   const int rows = max(masks, 16);
@@ -22,7 +23,8 @@ __device__ __forceinline__ void FillRankTable(const uint16_t* ranks, int masks, 
   }
 }
 
-// As above, and as they come from the table: in four registers, so that nothing has to take them apart.
+// The ranks of four codes, both packed and one a register as they come from the table, so that no instruction has to
+// extract them.
 struct ApartRanks : PackedRanks {
   uint32_t each[4];
   template <int kByte>
@@ -31,8 +33,8 @@ struct ApartRanks : PackedRanks {
   }
 };
 
-// Ranks of four codes of consecutive dimensions; `table`: shared address of the first dimension's row of 128 bytes.
-// Requires: table % 256 == 0: taking a level out of its word then gives the address of its rank in one instruction.
+// The ranks of four codes of consecutive dimensions. `table`: shared address of the first dimension's row of 128 bytes.
+// Requires: table % 256 == 0: one instruction then extracts a level from its word and makes the address of its rank.
 __device__ __forceinline__ ApartRanks TableRanks(uint32_t table, uint32_t codes) {
   const uint32_t q = codes & 0x7f7f7f7f;
   ApartRanks r;
@@ -40,7 +42,7 @@ __device__ __forceinline__ ApartRanks TableRanks(uint32_t table, uint32_t codes)
   r.each[1] = LoadSharedByte<128>(__byte_perm(q, table, 0x7651));
   r.each[2] = LoadSharedByte<2 * 128>(__byte_perm(q, table, 0x7652));
   r.each[3] = LoadSharedByte<3 * 128>(__byte_perm(q, table, 0x7653));
-  // Joined by the multiply pipe: the logic pipe has the thermometers to make.
+  // Packed by multiply-adds, because the ALU pipe is loaded with making thermometers.
   r.packed = r.each[0] + r.each[1] * 0x100u + r.each[2] * 0x10000u + r.each[3] * 0x1000000u;
   return r;
 }

@@ -20,21 +20,21 @@ constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / kWarp;
 
 struct OrderArgs {
-  RowSlots slots;
-  const uint8_t* group_of = nullptr;
-  int rows = 0;
-  int groups = 1;
-  int clusters[kMaxLengthGroups] = {};  // that run at once, of the kernel of each group
-  int supers = 0;
-  int chunks = 0;
-  int32_t* order = nullptr;  // [rows]
-  RowGroup* to = nullptr;    // [groups]
+  RowSlots slots;                       // slot (index of a length) of each row
+  const uint8_t* group_of = nullptr;    // [slots] group of each slot; null: one group
+  int rows = 0;                         // rows of the call
+  int groups = 1;                       // groups of lengths
+  int clusters[kMaxLengthGroups] = {};  // [groups] clusters of each group's kernel that run at once
+  int supers = 0;                       // super tiles (kSuperRows weight rows) of all tasks
+  int chunks = 0;                       // chunks of a row
+  int32_t* order = nullptr;             // [rows] output: row numbers, sorted by group
+  RowGroup* to = nullptr;               // [groups] output: rows and schedule of each group
 };
 
-// One block. Rows of a group keep their order.
+// Stable counting sort of rows by group, and the schedule of each group; by one block.
 __global__ void __launch_bounds__(kThreads) OrderRowsKernel(const __grid_constant__ OrderArgs args) {
-  __shared__ int places[kWarps][kMaxLengthGroups];  // of the next row of each warp in each group
-  __shared__ int next[kMaxLengthGroups];
+  __shared__ int places[kWarps][kMaxLengthGroups];  // index in `order` of each warp's first row of each group
+  __shared__ int next[kMaxLengthGroups];            // rows of each group, then index in `order` of its next row
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / kWarp;
   const unsigned before = (1u << (thread % kWarp)) - 1;
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads) OrderRowsKernel(const __grid_constan
   __syncthreads();
   for (int row = thread; row < args.rows; row += kThreads) atomicAdd(&next[group_at(row)], 1);
   __syncthreads();
-  int begin = 0, end = 0;  // of the rows of this thread's group, if it has one
+  int begin = 0, end = 0;  // rows of group `thread` in `order`, if there is such a group
   if (thread < args.groups) {
     for (int g = 0; g < thread; ++g) begin += next[g];
     end = begin + next[thread];
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kThreads) OrderRowsKernel(const __grid_constan
   }
   if (thread >= args.groups) return;
   RowGroup group;
-  // Tiles whose last row is of this group.
+  // A group takes the tiles whose last row is of the group, so a tile with rows of two groups goes to the longer one.
   group.first = begin / kPrefillTokens * kPrefillTokens;
   group.rows = (end == args.rows ? end : end / kPrefillTokens * kPrefillTokens) - group.first;
   if (begin == end) group.rows = 0;
@@ -95,21 +95,22 @@ __global__ void __launch_bounds__(kThreads) OrderRowsKernel(const __grid_constan
 
 static_assert(sizeof(RowGroup) == kRowGroupBytes);
 
-// The launch of one group.
+// The launch of one group of lengths.
 struct GroupLaunch {
-  ScTables tables;                       // of one length: with its streams
-  const StreamTable* streams = nullptr;  // of rows of several lengths
+  ScTables tables;  // tables of LengthGroup::order; the streams are the group's if it has one length
+  const StreamTable* streams = nullptr;  // [slots] streams by slot, if args.mixed; else null
   LinearPlan plan;
   RowGroupArgs args;
-  int clusters = 0;
+  int clusters = 0;  // clusters that run at once
 };
 
+// Plans the launch of a group. shortest: the group is the first, of the shortest lengths.
 GroupLaunch MakeLaunch(DeviceContext& ctx, const LengthGroup& group, bool shortest, const ScActivationView& a,
                        const ScLinearTask* tasks, int count) {
   GroupLaunch launch;
   launch.tables = ctx.tables.Get(*group.order);
   RowGroupArgs& args = launch.args;
-  // Only the shortest group has no rows of another one.
+  // Tiles of a group may have rows of shorter groups, except those of the shortest group.
   args.mixed = !shortest || group.one.streams == nullptr || !launch.tables.direct_ranks;
   if (args.mixed) launch.streams = group.streams;
   if (!args.mixed) launch.tables.streams = group.one.streams;
@@ -131,11 +132,12 @@ GroupLaunch MakeLaunch(DeviceContext& ctx, const LengthGroup& group, bool shorte
   return launch;
 }
 
-// Tiles that PrefillSchedule::rest may leave, of any number of rows.
+// A bound of PrefillSchedule::rest() for any number of rows in up to `token_tiles` tiles.
 int64_t MostRest(int64_t clusters, int64_t supers, int64_t token_tiles) {
   return std::min(supers * token_tiles, clusters + supers);
 }
 
+// Makes the streams of a group's rows and launches the prefill kernel over them.
 void Run(DeviceContext& ctx, GroupLaunch& launch, const ScActivationView& a, const RowSlots& slots) {
   RowGroupArgs& args = launch.args;
   Scratch scratch(ctx.workspace);
@@ -180,7 +182,8 @@ void LaunchScRowGroups(DeviceContext& ctx, const CallLengths& lengths, const ScA
   const StreamShape& shape = launches[0].args.streams;
   order.supers = launches[0].args.schedule.supers;
   order.chunks = shape.chunks;
-  order.order = scratch.Take<int32_t>(a.tokens + 1);  // read in twos
+  order.order =
+      scratch.Take<int32_t>(a.tokens + 1);  // the prefill kernel reads pairs, of an odd number of rows one more
   order.to = scratch.Take<RowGroup>(groups);
   LaunchOverlapped(ctx, OrderRowsKernel, dim3(1), dim3(kThreads), 0, order);
   for (int i = 0; i < groups; ++i) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The wgmma kernel (prefill_wgmma.cuh) over rows in order of the group of their stream length.
+// Instances and launches of the prefill kernel (prefill_wgmma.cuh) over rows sorted by the group of their stream length
+// (row_groups.h).
 #include "kernels/cuda/sc/hopper/prefill_wgmma.cuh"
 #include "kernels/cuda/sc/hopper/row_group_kernels.h"
 
@@ -11,6 +12,7 @@ const void* Kernel() {
   return reinterpret_cast<const void*>(prefill::PrefillWgmmaKernel<kWords, kHalves, kTable, kMixed, RowGroupArgs>);
 }
 
+// The kernel for streams of one half (up to 128 cycles).
 template <int kWords>
 const void* OneHalf(const RowGroupArgs& args) {
   if (args.ranks != nullptr) return Kernel<kWords, 1, true, true>();
@@ -18,7 +20,7 @@ const void* OneHalf(const RowGroupArgs& args) {
 }
 
 const void* KernelOf(const RowGroupArgs& args) {
-  // Two halves have at least three words each.
+  // Streams of two halves (more than 128 cycles) have at least three words a half.
   if (args.streams.halves == 2) {
     return args.streams.words == 3 ? Kernel<3, 2, true, true>() : Kernel<4, 2, true, true>();
   }

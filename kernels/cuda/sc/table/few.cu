@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// SC linears of 2 to 4 tokens: as table.cu, but the table has counts, a byte a token, and the tensor cores
-// have less to do.
+// SC linears of 2 to 4 tokens: one look-up per weight for all tokens, summed by tensor cores, as in table.cu. Here a
+// table entry holds the signed counts themselves, a byte a token, so the tensor cores have fewer products.
 //
-// Four bytes an entry leave room for an entry for every code, negative ones included. A signed byte cannot hold +-128,
-// which counts of L = 128 reach, so an entry is
-//   s_w s_x count - s_x c - [s_x > 0],   c: the weight's code as a signed byte, |w| or |w| - 128,
-// which for s_x < 0 is |w| - count or |w| + count - 128 and for s_x > 0 the bitwise complement of that: always within
-// -128..127 where count <= 128. What is left out is an int8 product of the weights' codes as they lie in memory with
-// the signs s_x, an eighth of the work of the look-ups, and a number known per token.
+// The table in shared memory has a 4-byte entry for every code of every dimension, negative codes included. A signed
+// byte cannot hold +-128, which counts of L = 128 reach, so with s_w and s_x the signs of weight and activation, a byte
+// is
+//   s_w s_x count - s_x c - [s_x > 0],   c: the weight's code as a signed byte, |w| or |w| - 128.
+// For s_x < 0 that is |w| - count or |w| + count - 128, for s_x > 0 its bitwise complement: within -128..127 if count
+// <= 128. The two terms left out are added apart: s_x c by an int8 mma of the weights' codes as they lie in memory with
+// the signs s_x, an eighth of the work of the look-ups, and [s_x > 0] as one sum per token.
 //
-// An int8 mma whose B operand says which byte belongs to which token adds up eight dimensions of sixteen rows at once.
-// It has columns for eight tokens: both halves get the same sums, and each is stored for other rows.
+// An int8 mma whose operand B selects each token's byte sums eight dimensions of 16 rows at once. It has eight columns,
+// of which tokens need four: columns 0 to 3 and 4 to 7 get equal sums, and the lanes of each half store different rows.
 //
-// Bound by shared memory: one 4-byte load per 32 look-ups, a clock of an SM.
+// Bound by shared memory: a warp's load of 4 bytes a lane looks up 32 weights and takes one clock of the SM.
 // Alternatives that lost: docs/tuning/batch.md#2-to-16-tokens.
 #include <algorithm>
 #include <array>
@@ -24,12 +25,13 @@ namespace stoch::cuda {
 namespace batch_table {
 namespace {
 
-// Four values below 256 as the bytes of a word.
+// Packs four values below 256 into the bytes of a word, values[0] lowest.
 __device__ __forceinline__ uint32_t Bytes(const uint32_t (&values)[4]) {
   return __byte_perm(__byte_perm(values[0], values[1], 0x0040), __byte_perm(values[2], values[3], 0x0040), 0x5410);
 }
 
-// kParts_: of a chunk, one after another.
+// The Table (kernel.cuh) of counts of up to four tokens. kRingPairs_: see Ring. kParts_: parts of a chunk, each with a
+// table of its own, one after another. kMixed_: tokens have stream lengths of their own.
 template <int kRingPairs_, bool kMixed_ = false, int kParts_ = 1>
 class FourTokens {
  public:
@@ -47,8 +49,8 @@ class FourTokens {
   using Sums = int32_t[kGroups][4];
 
   struct Shared : TokenSlots<kTokens, kMixed> {
-    uint32_t codes[kTokens][kWords];
-    uint2 select[kTokens];  // B operand of the summing mma: 1 where byte and token meet
+    uint32_t codes[kTokens][kWords];  // the chunk's activations, four codes a word
+    uint2 select[kTokens];            // operand B of the summing mma: column n is 1 in byte n of a word, else 0
   };
   static __device__ __forceinline__ void Init(Shared& shared) {
     if (threadIdx.x >= kTokens) return;
@@ -59,12 +61,14 @@ class FourTokens {
   __device__ __forceinline__ FourTokens(Shared& shared, uint8_t* table)
       : shared_(shared), table_(table), places_(table) {}
 
-  // A thread makes a quarter of the levels of one dimension, of either sign, a warp the slots of a code at a time.
+  // Builds the table of part `part` of the staged codes, by all threads of the block. A thread writes the entries of
+  // one quarter of the levels, of both signs, in one dimension; a warp writes one code's entries of 32 dimensions (a
+  // row of 128 bytes) at a time.
   __device__ __forceinline__ void Build(const ArgsOf<kMixed>& args, int part) {
     constexpr int kBuilders = Layout::kPlanes * kCountQuarters * Layout::kSlots;
     static_assert(kBuilders * kParts == kThreads);
     part_ = part;
-    if (kParts > 1 && threadIdx.x >= kBuilders) return;  // whole warps
+    if (kParts > 1 && threadIdx.x >= kBuilders) return;  // kBuilders is a multiple of 32, so whole warps leave
     const int slot = static_cast<int>(threadIdx.x) % Layout::kSlots;
     const int quarter = static_cast<int>(threadIdx.x) / Layout::kSlots % kCountQuarters;
     const int plane = static_cast<int>(threadIdx.x) / (Layout::kSlots * kCountQuarters);
@@ -89,10 +93,12 @@ class FourTokens {
                   slot * Layout::kEntryBytes;
     uint32_t rise[4];
     Transpose(rises[0], rises[1], rises[2], rises[3], rise);
-    // Masks of bit 7, and of all bits if the activation is not negative.
+    // An xor mask per byte. 0x80 subtracts the 128 that `plus` and `minus` are above the entry of a negative
+    // activation; 0x7f, if the activation is not negative, also complements the byte.
     const uint32_t flip = Bytes(negative) * 0xffu ^ 0x7f7f7f7fu;
     const uint32_t level = static_cast<uint32_t>(quarter * kQuarterLevels) * 0x01010101u;
-    // level - count + 128 and level + count: neither leaves its byte.
+    // Per byte: level - count + 128 for weights of positive sign, level + count for negative ones; no byte carries into
+    // the next.
     uint32_t plus = (level | 0x80808080u) - Bytes(first);
     uint32_t minus = level + Bytes(first);
 #pragma unroll
@@ -144,7 +150,8 @@ class FourTokens {
     }
   }
 
-  // The first group's sums by the lanes that hold columns 0..3, the second's by the others.
+  // Stores this lane's partials (BatchOutputs::four_tokens): lanes that hold columns 0..3 store the first group's sums,
+  // the others the second group's.
   __device__ __forceinline__ void Store(uint2* to, uint32_t /*group_stride*/, const Sums& sums) const {
     const bool low = threadIdx.x % 4 < 2;
     int32_t own[4];
@@ -158,15 +165,15 @@ class FourTokens {
   uint8_t* table_;
   LookupPlaces<Layout> places_;
   uint32_t select_[2];
-  uint32_t signs_[kPartDims / kTileDims / 2][2];  // B of the correcting mma: s_x
-  int part_ = 0;                                  // whose table is built
-  int32_t start_[2];                              // [s_x > 0] of tokens 2 * (lane % 2) and the next, summed
+  uint32_t signs_[kPartDims / kTileDims / 2][2];  // operand B of the mma that adds s_x c: +1 or -1 a dimension
+  int part_ = 0;                                  // part of the chunk whose table is built
+  int32_t start_[2];  // sum of [s_x > 0] over the part, of tokens 2 * (lane % 2) and the next
 };
 
-// PlanScLinear says which.
-using FarAhead = FourTokens<4>;
-using NearAhead = FourTokens<2>;
-using Small = FourTokens<2, false, 2>;  // for 99 KB of shared memory
+// Variants of LaunchScBatchFew by the shared memory that PlanScLinear has planned.
+using FarAhead = FourTokens<4>;         // weights are in flight four pairs of tiles ahead
+using NearAhead = FourTokens<2>;        // weights are in flight two pairs of tiles ahead
+using Small = FourTokens<2, false, 2>;  // for GPUs whose blocks have 99 KB of shared memory
 using MixedFarAhead = FourTokens<4, true>;
 using MixedNearAhead = FourTokens<2, true>;
 using MixedSmall = FourTokens<2, true, 2>;
@@ -182,7 +189,8 @@ void LaunchScBatchFew(DeviceContext& ctx, const LinearPlan& plan, const ScTables
                       : plan.shared_bytes == kSharedBytes<NearAhead> ? LaunchTable<NearAhead>
                                                                      : LaunchTable<Small>;
   const int64_t tokens = a.tokens;
-  STOCH_CHECK(tokens <= kMaxBatchFewTokens || a.codes == nullptr);  // whose scales lie by chunk
+  // Codes come for one launch only: their scales are [chunks][tokens], which cannot be cut by tokens.
+  STOCH_CHECK(tokens <= kMaxBatchFewTokens || a.codes == nullptr);
   std::array<ScLinearTask, kMaxScTasks> some;
   for (int64_t first = 0; first < tokens; first += kMaxBatchFewTokens) {
     ScActivationView rows = a;

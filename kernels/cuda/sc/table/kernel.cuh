@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The frame of the kernels that look up one weight for all tokens (table.cu, few.cu): the table of a
-// part of a chunk's dimensions stays in shared memory while weights stream past it.
+// The kernel template of table.cu and few.cu, which look up one weight for all tokens: the table of a part of a chunk's
+// dimensions stays in shared memory while weights stream through registers.
 #pragma once
 
 #include <type_traits>
@@ -14,11 +14,11 @@
 
 namespace stoch::cuda::batch_table {
 
-// Number q of the pairs of a unit, as a type.
+// The index of a pair of tiles in its unit, as a type.
 template <int kQ>
 using Pair = std::integral_constant<int, kQ>;
 
-// In the place of RowQuantizer, where codes are there.
+// Stands in for RowQuantizer in kernels that always read codes; does nothing.
 struct NoQuantizer {
   __device__ NoQuantizer(const TableArgs& /*args*/, int /*chunk*/, int /*warp*/) {}
   __device__ void Load(uint8_t* /*table*/) {}
@@ -26,24 +26,25 @@ struct NoQuantizer {
   __device__ void StageChunk(int64_t /*chunk*/, StagedCodes /*codes*/) {}
 };
 
-// Units of one part of a chunk x kParts blocks of kUnitRows rows, numbered part by part; each block takes a range of
-// them, so that it builds few tables. The sums of parts go to memory; once every block has written its own, all of them
-// scale and add.
+// SC linear of few tokens by table look-ups. A persistent kernel of at most one block per SM. A unit is one part of a
+// chunk for kParts blocks of kUnitRows weight rows, a warp's work at a time (weights.cuh). Units are numbered part by
+// part, and each block takes a contiguous range, so that it builds few tables. Sums of parts go to device memory as
+// split-K partials; after a grid barrier all blocks reduce the partials to outputs (sc/batch/outputs.cuh).
 //
 // Alternatives that lost: docs/tuning/batch.md#2-to-16-tokens.
 //
-// Table: what a lane needs for its look-ups, and what to do with them.
-//   kTokens, kTiles (of 8 tokens), kParts (of a chunk), kTableBytes, kRingPairs (Ring), kFourTokens (BatchOutputs),
-//   kAtOnce (ReduceStage)
-//   Shared                    what it keeps in shared memory next to the table: codes[kTokens][kWords] and more
-//   Init(shared)              static, by all threads, before anything else; what it leaves is read from Begin on
+// Table is a class with the look-ups of one lane. It has the constants kTokens, kTiles (tiles of 8 tokens), kParts
+// (parts of a chunk), kTableBytes, kRingPairs (Ring), kFourTokens (BatchOutputs), kAtOnce (ReduceStage) and kMixed
+// (tokens have stream lengths of their own, and `a` has codes), the types Sums and Shared, and
+//   Shared              static shared memory: codes[kTokens][kWords], with kMixed slots[kTokens], and more
+//   Init(shared)        static; initializes `shared` by all threads, first of all; visible from Begin on
 //   Table(shared, table)
-//   kMixed                    tokens have lengths of their own: Shared has slots[kTokens] too, and `a` has codes
-//   Build(args, part)         the table of a part of the staged codes, by all threads
-//   Begin()                   what else depends on the part, behind a barrier
-//   Start(sums), AddPair<q>(codes, sums), Store(to, stride, sums)
-//                             of a block of rows: `to` is this lane's place in the first item, groups' items are
-//                             `stride` apart
+//   Build(args, part)   builds the table of a part of the staged codes, by all threads
+//   Begin()             loads what else depends on the part; after a barrier
+//   Start(sums)         the sums' initial values for one block of rows
+//   AddPair<q>(codes, sums)   adds the look-ups of pair q of a unit's tiles
+//   Store(to, stride, sums)   stores the partials of one block of rows; `to` is this lane's place in the item of
+//                             the first group, `stride` the step from a group's item to the next group's
 template <typename Table>
 __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_constant__ ArgsOf<Table::kMixed> args) {
   constexpr int kParts = Table::kParts;
@@ -52,7 +53,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
   __shared__ __align__(16) typename Table::Shared shared;
   Table::Init(shared);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  // From one lane: the compiler then knows that all lanes agree, and keeps places and addresses in uniform registers.
+  // Broadcast from one lane, so that the compiler knows `warp` to be uniform and keeps addresses in uniform registers.
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
   const BatchOutputs& outputs = args.outputs;
   const int row_blocks = outputs.groups / (kGroups * kParts);
@@ -72,13 +73,14 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
   Table my(shared, table);
   WaitForPrevious();
   if (quantizes) quantizer.Load(table);
-  // Not before, and at first no more: what the block waits for would come later (a unit in front: 2 % of a step).
+  // Weights are loaded only now, and at first two pairs: loads return in order, and the block waits for its activations
+  // (a whole unit in front of them: 2 % of a step).
   ring.template Ask<0>(args, ahead.unit);
   ring.template Ask<1>(args, ahead.unit);
   int first_unit = first_part * row_blocks;
   for (int part = first_part; first_unit < end; ++part, first_unit += row_blocks) {
-    const int chunk = part >> (outputs.parts - 1);  // 1 or 2 of them
-    const int of_chunk = part & (outputs.parts - 1);
+    const int chunk = part >> (outputs.parts - 1);    // part / parts, as parts is 1 or 2
+    const int of_chunk = part & (outputs.parts - 1);  // index of the part in its chunk
     __syncthreads();
     if (part == first_part || of_chunk == 0) {
       if (quantizes) {
@@ -98,18 +100,18 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
     }
     __syncthreads();
     my.Begin();
-    // Parts follow one another as units do.
+    // Partials are ordered by part as units are, so the unit's number gives this lane's place.
     uint2* to = static_cast<uint2*>(outputs.partials) +
                 (uint64_t{static_cast<uint32_t>(unit)} * (kParts * block_stride) + static_cast<uint32_t>(lane));
     const int stop = min(end, first_unit + row_blocks);
     for (; unit < stop; unit += kWarps, to += kWarps * kParts * block_stride) {
-      if (lane == 0) PrefetchL2Line(ahead.unit.scales);  // what combining will want
+      if (lane == 0) PrefetchL2Line(ahead.unit.scales);  // the reduction reads these scales
       Codes codes;
       typename Table::Sums sums;
       my.Start(sums);
       const auto add = [&](auto pair) {
         ring.template Take<pair>(codes);
-        if constexpr (pair + kRingPairs == kUnitPairs) ahead.Step(args);  // from here on the next unit's
+        if constexpr (pair + kRingPairs == kUnitPairs) ahead.Step(args);  // Ask is now of the next unit
         ring.template Ask<(pair + kRingPairs) % kUnitPairs>(args, ahead.unit);
         my.template AddPair<pair>(codes, sums);
       };
@@ -133,10 +135,12 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
   ReduceChunks<Stage, kWarps, kReduceBytes>(outputs, table, [&] { args.barrier.Await(arrived, sync); });
 }
 
+// Dynamic shared memory of a block: the table, then the rings of all warps.
 template <typename Table>
 inline constexpr int kSharedBytes = Table::kTableBytes + kRingBytes<Table::kRingPairs>;
 
-// Arguments of all kernels of tables, but for scratch. Requires: a.dims.
+// Sets the arguments that all table kernels have in common, except the split of work over blocks, and takes memory for
+// the partials from `scratch`. Requires: a.dims and a.tokens are set.
 template <typename Table>
 void FillArgs(DeviceContext& ctx, Scratch& scratch, const ScTables& tables, const ScActivationView& a,
               const SiteReporter& reporter, const ScLinearTask* tasks, int count, TableArgs& args) {
@@ -152,6 +156,7 @@ void FillArgs(DeviceContext& ctx, Scratch& scratch, const ScTables& tables, cons
   args.outputs.partials = scratch.Take<uint8_t>(args.outputs.partial_bytes());
 }
 
+// Splits the work over plan.blocks blocks and launches the kernel.
 template <typename Table>
 void LaunchArgs(DeviceContext& ctx, const LinearPlan& plan, ArgsOf<Table::kMixed>& args) {
   static_assert(kRingBytes<1> == kBatchPairBytes);
@@ -166,7 +171,7 @@ void LaunchArgs(DeviceContext& ctx, const LinearPlan& plan, ArgsOf<Table::kMixed
                    size_t{kSharedBytes<Table>}, args);
 }
 
-// LaunchScBatchFew and LaunchScBatchTable.
+// One launch of LaunchScBatchFew or LaunchScBatchTable (table.h), with the kernel of Table.
 template <typename Table>
 void LaunchTable(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, ScActivationView a,
                  const RowSource& source, const SiteReporter& reporter, const ScLinearTask* tasks, int count) {
@@ -184,7 +189,7 @@ void LaunchTable(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tab
   LaunchArgs<Table>(ctx, plan, args);
 }
 
-// LaunchScBatchFewMixed and LaunchScBatchTableMixed.
+// LaunchScBatchFewMixed or LaunchScBatchTableMixed (table.h), with the kernel of Table.
 template <typename Table>
 void LaunchMixedTable(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const LookupLengths& lengths,
                       const ScActivationView& a, const SiteReporter& reporter, const ScLinearTask* tasks, int count) {

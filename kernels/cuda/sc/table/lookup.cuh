@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lanes of the table kernels: look-ups in shared memory, and sums on the tensor cores.
+// Device code of the table kernels (kernel.cuh): look-ups in the table in shared memory, and sums on the tensor cores.
 #pragma once
 
 #include "kernels/cuda/device/mma.cuh"
@@ -8,19 +8,21 @@
 
 namespace stoch::cuda::batch_table {
 
-// d += A B over bytes.
+// d += A B over signed bytes, by one mma of 16 rows x 8 columns x 32 bytes.
 __device__ __forceinline__ void MultiplyAdd(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   MmaBytes(d, a, b[0], b[1]);
 }
 
-// d += the bits of each row's words that column lane / 4's mask has. Both words of `mask` are the same.
+// d += popcount(A & B), by one binary mma of 16 rows x 8 columns x 256 bits. `mask`: this lane's words of operand B,
+// column lane / 4; both words are equal.
 __device__ __forceinline__ void CountAdd(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&mask)[2]) {
   MmaBits(d, a, mask[0], mask[1]);
 }
 
-// Keeps a value in its register: the compiler would rather compute a lane's constants again for every unit.
+// Keeps a value in a register: otherwise the compiler computes a lane's constants again for every unit.
 __device__ __forceinline__ void Pin(uint32_t& value) { asm volatile("" : "+r"(value)); }
 
+// v = the table entry of kWords words at shared address `address` + plane_offset.
 template <int kWords>
 __device__ __forceinline__ void LookUp(uint32_t address, int plane_offset, uint32_t (&v)[kWords]) {
   address += static_cast<uint32_t>(plane_offset);
@@ -31,16 +33,18 @@ __device__ __forceinline__ void LookUp(uint32_t address, int plane_offset, uint3
   }
 }
 
-// A B operand whose two words are the same, read from where both lie: a compiler that sees that they are the same keeps
-// one, and makes a pair of registers of it for every product.
+// Loads an operand B whose two words are equal. Both words are loaded from shared memory, because a compiler that knew
+// them to be equal would keep one register and copy it into a pair for every mma.
 __device__ __forceinline__ void LoadTwice(const uint2& from, uint32_t (&to)[2]) { LookUp(SharedAddress(&from), 0, to); }
 
-// A table of entries of kEntryBytes for every code, negative ones included: 128 bytes, all banks, hold those of one
-// code in kSlots dimensions, a plane.
+// Layout of the look-up table for kDims dimensions in shared memory: an entry of kEntryBytes for every code, negative
+// codes included, of every dimension. kSlots dimensions form a plane; in a plane, the entries of one code are a line of
+// 128 bytes, a slot each, which spans all banks.
 //
-// Lanes of a row hold 8 dimensions each of a pair of tiles (Codes). They look up the bytes of a word in an order that
-// depends on their row, so that all that shared memory serves at a time are in different banks. 8 bytes: 16 lanes, four
-// rows, start with byte row % 4. 4 bytes: 32 lanes, eight rows, of which the last four start with the second word.
+// A lane holds 8 dimensions of a row of a pair of tiles (Codes), two words of four bytes. Lanes look up the bytes of a
+// word in an order that depends on their row, so that the lanes served at a time meet different banks. With entries of
+// 8 bytes, 16 lanes of four rows are served at a time, and a lane starts with byte row % 4. With entries of 4 bytes, 32
+// lanes of eight rows are served at a time, and lanes of the last four rows also start with the second word.
 template <int kEntryBytes_, int kDims>
 struct TableLayout {
   static constexpr int kEntryBytes = kEntryBytes_;
@@ -48,21 +52,23 @@ struct TableLayout {
   static constexpr int kLevelBytes = 128;
   static constexpr int kSlots = kLevelBytes / kEntryBytes;
   static constexpr int kPlanes = kDims / kSlots;
-  static constexpr int kNegative = 128 * kLevelBytes;  // from a level's entries to those of its negative
+  static constexpr int kNegative = 128 * kLevelBytes;  // bytes from a level's line to the line of its negative code
   static constexpr int kPlaneBytes = 2 * kNegative;
   static constexpr int kBytes = kPlanes * kPlaneBytes;
 
-  // Row of byte j of a lane's word k of a pair, and the dimension of a slot (Codes).
+  // The slot of byte j of word k that lane `lane` holds (Codes).
   static __device__ __forceinline__ int Slot(int k, int lane, int j) {
     return kEntryBytes == 4 ? lane % 4 * 8 + k * 4 + j : lane % 4 * 4 + j;
   }
+  // The dimension of a slot of a plane: inverse of Slot over the pairs of tiles.
   static __device__ __forceinline__ int Dim(int plane, int slot) {
     if constexpr (kEntryBytes == 4) return plane * 32 + slot;
     return plane / 2 * 32 + slot / 4 * 8 + plane % 2 * 4 + slot % 4;
   }
 };
 
-// How a lane finds entries: byte (i + its row) % 4 of a word is looked up i-th.
+// The addresses at which one lane looks up entries. The i-th look-up of a word is of byte (i + row) % 4, row = lane /
+// 4.
 template <typename Layout>
 class LookupPlaces {
  public:
@@ -85,10 +91,11 @@ class LookupPlaces {
     }
   }
 
-  // Calls add(g, a) with all that a pair of tiles looks up in entries of 4 bytes, as A operands of group g.
+  // Looks up a pair of tiles in a table of 4-byte entries. Calls add(g, a) four times for each group g of 16 rows, `a`
+  // being this lane's fragment of operand A for one mma.
   template <typename Add>
   __device__ __forceinline__ void LookUpPair(const Codes& codes, int plane_offset, const Add& add) const {
-    uint32_t words[2 * kGroups][2];  // in the order in which the lane's row looks them up
+    uint32_t words[2 * kGroups][2];  // words in the order in which this lane looks them up
 #pragma unroll
     for (int r = 0; r < 2 * kGroups; ++r) {
       words[r][0] = second_first_ ? codes[r][1] : codes[r][0];
@@ -110,8 +117,9 @@ class LookupPlaces {
     }
   }
 
-  // Calls add(a) with two bytes' look-ups of every lane's word `half` in entries of 8 bytes, as A operands of 8 rows
-  // each: an entry's words are rows lane / 4 and 8 + lane / 4 of a product.
+  // Looks up word `half` of every lane's codes of a pair of tiles in a table of 8-byte entries. Calls add(a) twice,
+  // each time with the look-ups of two bytes: a[r] is this lane's fragment of operand A for 8 weight rows. The two
+  // words of an entry (tokens 0 to 7 and 8 to 15) take the places of rows lane / 4 and 8 + lane / 4 of the mma.
   template <typename Add>
   __device__ __forceinline__ void LookUpHalf(const Codes& codes, int half, int plane_offset, const Add& add) const {
 #pragma unroll
@@ -132,10 +140,10 @@ class LookupPlaces {
   }
 
  private:
-  static constexpr uint32_t kOrders = Layout::kEntryBytes == 4 ? 2 : 1;  // in which a lane visits two words
-  uint32_t address_[4][kOrders];                                         // of code 0 in the first plane
-  uint32_t level_of_[4];                                                 // dp4a operand: code * kLevelBytes
-  bool second_first_;                                                    // of two words
+  static constexpr uint32_t kOrders = Layout::kEntryBytes == 4 ? 2 : 1;  // words of a lane with addresses of their own
+  uint32_t address_[4][kOrders];  // [look-up][word] shared address of the entry of code 0 in the first plane
+  uint32_t level_of_[4];          // [look-up] dp4a operand that extracts a byte of a word and multiplies by kLevelBytes
+  bool second_first_;             // whether this lane looks up its second word first
 };
 
 }  // namespace stoch::cuda::batch_table

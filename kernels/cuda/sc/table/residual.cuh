@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables of what is left over of counts, and the factors of the rest (kernels/sc/sc_residual.h), for the table kernels.
+// Builds the residual table of a part of a chunk, and the operands of the int8 products that are added to it
+// (kernels/sc/sc_residual.h): count = three products of small factors + a residual of 0..7.
 #pragma once
 
 #include <array>
@@ -10,8 +11,8 @@
 
 namespace stoch::cuda::batch_table {
 
-// Sizes for so many tokens, with a chunk in kParts, one after another: as much as shared memory holds. An entry has four
-// bits a token.
+// Sizes for kTokens tokens. A chunk is cut in kParts parts of dimensions, whose tables are in shared memory one after
+// another: as few parts as it has room for. A table entry has four bits a token.
 template <int kTokens_, int kParts_>
 struct Geometry {
   static constexpr int kTokens = kTokens_;
@@ -20,20 +21,22 @@ struct Geometry {
   static constexpr int kTiles = kTokens / kTileTokens;
   static constexpr int kPartDims = kChunkDims / kParts;
   static constexpr int kPartWords = kPartDims / 4;
-  static constexpr int kPairs = kPartDims / (2 * kTileDims);  // of tiles: what an int8 product spans
+  static constexpr int kPairs = kPartDims / (2 * kTileDims);  // pairs of weight tiles: 32 dimensions, one int8 mma
   static constexpr int kFragments = kPairs * kResidualTerms * kTiles;
   using Layout = TableLayout<kTokens / 2, kPartDims>;
 };
 
+// Static shared memory of ResidualLookups.
 template <typename G, bool kMixed = false>
 struct ResidualShared : TokenSlots<G::kTokens, kMixed> {
-  uint32_t codes[G::kTokens][kWords];
-  uint32_t factors[G::kFragments][kWarp][2];  // B operands of the terms' products
-  uint2 masks[2][kTileTokens];                // of a column: its bits, and those that count double
-  int32_t start[G::kTokens];                  // the part of the sums that is not in the products
+  uint32_t codes[G::kTokens][kWords];         // the chunk's activations, four codes a word
+  uint32_t factors[G::kFragments][kWarp][2];  // fragments of operand B of the int8 products [pair][term][tile][lane]
+  uint2 masks[2][kTileTokens];                // by token of a tile: its bits of an entry, and those that count double
+  int32_t start[G::kTokens];                  // constant that a token's sums start with
 };
 
-// Words of eight tokens' four bits become words of one level: bits 4 n.. of out[i] are bits 4 i.. of word[n].
+// Transposes an 8 x 8 matrix of nibbles: nibble n of out[i] is nibble i of word[n]. A word has one token's residuals of
+// eight levels; an output has one level's residuals of eight tokens.
 __device__ __forceinline__ void TransposeNibbles(const uint32_t (&word)[8], uint32_t (&out)[8]) {
   uint32_t even[4], odd[4];
 #pragma unroll
@@ -51,8 +54,9 @@ __device__ __forceinline__ void TransposeNibbles(const uint32_t (&word)[8], uint
   }
 }
 
-// The table of a part of the staged codes: a thread makes a share of the levels of one dimension, of either sign. First
-// it asks for the residuals, so that other work can be done while they come.
+// Builds the residual table of a part of the staged codes, by all threads of the block: a thread makes the entries of a
+// share of the levels, of both signs, in one dimension. Load issues the loads of residuals and Write stores the
+// entries, so that other work can hide the latency in between.
 template <typename G, bool kMixed = false>
 class TableShare {
  public:
@@ -60,7 +64,8 @@ class TableShare {
 
   __device__ __forceinline__ void Load(const ArgsOf<kMixed>& args, const ResidualShared<G, kMixed>& shared, int part) {
     const int dim = part * G::kPartDims + G::Layout::Dim(plane(), slot());
-    // Unsigned, so that an address is one instruction.
+    // Word offset of this thread's share in ScTables::residuals, for level 0; unsigned, so that adding it to a pointer
+    // is one instruction.
     const auto row_of = [&](int mask_bits) {
       return static_cast<uint32_t>((dim & mask_bits) * kResidualLevels * kResidualWords + share() * kShareWords);
     };
@@ -101,7 +106,7 @@ class TableShare {
         for (int i = 0; i < 8; ++i) eight[i] = words_[k][n * 8 + i];
         TransposeNibbles(eight, entries[n]);
       }
-      // The complement if the activation is negative.
+      // An xor mask that complements the four bits of every negative activation.
       uint32_t flip[G::kTiles];
 #pragma unroll
       for (int n = 0; n < G::kTiles; ++n) flip[n] = Nibbles(negative_ >> (8 * n) & 0xff);
@@ -126,12 +131,13 @@ class TableShare {
   static constexpr int kShares = kResidualWords / kShareWords;
   static_assert(kShares * G::kPartDims == kThreads);
   uint32_t words_[kShareWords][kTokens];
-  uint32_t negative_ = 0;  // a bit a token
+  uint32_t negative_ = 0;  // bit n: the activation of token n is negative
 
+  // The thread's slot and plane of the table, which give its dimension (TableLayout::Dim), and its share of the levels.
   static __device__ int slot() { return static_cast<int>(threadIdx.x % G::Layout::kSlots); }
   static __device__ int plane() { return static_cast<int>(threadIdx.x / G::Layout::kSlots % G::Layout::kPlanes); }
   static __device__ int share() { return static_cast<int>(threadIdx.x / G::kPartDims); }
-  // Eight bits as eight times four.
+  // A nibble of ones for each bit of `bits` that is set, eight bits.
   static __device__ __forceinline__ uint32_t Nibbles(uint32_t bits) {
     uint32_t r = (bits | bits << 12) & 0x000f000fu;
     r = (r | r << 6) & 0x03030303u;
@@ -140,18 +146,19 @@ class TableShare {
   }
 };
 
-// Terms are summed up times this, so that shifted codes need not be shifted, only masked.
+// Sums of the int8 products are kept times 1 << kTermShift: codes then need only be masked, not shifted right.
 inline constexpr int kTermShift = kResidualShifts.back();
 
-// The factors of a part, as the products want them, and what the products leave out. A thread does four dimensions of a
-// token.
+// Writes the factors of a part of the staged codes as operand B fragments to shared.factors, and to shared.start each
+// token's constant, minus half the sum of 7 - (factors of a dimension). By all threads of the block, each with four
+// dimensions of a token.
 template <typename G, bool kMixed = false>
 __device__ void StageFactors(const ArgsOf<kMixed>& args, ResidualShared<G, kMixed>& shared, int part) {
   constexpr int kTokens = G::kTokens;
   static_assert(kTokens * G::kPartWords <= kThreads);
   const auto token = static_cast<int>(threadIdx.x / G::kPartWords);
   const auto word = static_cast<int>(threadIdx.x % G::kPartWords);
-  if (token >= kTokens) return;  // whole warps
+  if (token >= kTokens) return;  // whole warps leave
   const uint32_t codes = shared.codes[token][part * G::kPartWords + word];
   const uint32_t* from = args.factors;
   int mask_bits = args.masks - 1;
@@ -170,7 +177,7 @@ __device__ void StageFactors(const ArgsOf<kMixed>& args, ResidualShared<G, kMixe
     factors[j] = code >> 7 != 0 ? __vneg4(f) : f;
     rest += kMaxResidual - __dp4a(static_cast<int>(factors[j]), 0x01010101, 0);
   }
-  rest /= 2;  // each of the four is even
+  rest /= 2;  // exact: the sum of a level's factors is odd, so 7 - sum is even
   uint32_t terms[4];
   Transpose(factors[0], factors[1], factors[2], factors[3], terms);
   const int lane = token % kTileTokens * 4 + word % 8 / 2;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operands of a block of the table kernels (kernel.cuh): a chunk's activations as codes.
+// Arguments of the table kernels (kernel.cuh), and how a block stages a chunk's activations as codes in shared memory.
 #pragma once
 
 #include <algorithm>
@@ -15,33 +15,33 @@ namespace stoch::cuda::batch_table {
 
 inline constexpr int kWarps = 16;
 inline constexpr int kThreads = kWarps * kWarp;
-inline constexpr int kChunkDims = 128;
-inline constexpr int kWords = kChunkDims / 4;  // of a token's codes of a chunk
+inline constexpr int kChunkDims = 128;         // dimensions of a chunk, at most
+inline constexpr int kWords = kChunkDims / 4;  // words of a token's codes of a chunk
 inline constexpr int kGroups = 2;
-inline constexpr int kUnitRows = kGroups * kGroupRows;  // a warp's at a time
+inline constexpr int kUnitRows = kGroups * kGroupRows;  // weight rows that a warp multiplies at a time
 
 struct TableArgs {
   BatchOutputs outputs;
-  // Where outputs.a has no codes, every block quantizes the chunks that it works on, and all that work on a chunk write
-  // the same scales.
+  // If outputs.a.codes is null, every block quantizes the chunks that it multiplies from `source`. Several blocks may
+  // write the scales of a chunk; the values are equal.
   RowSource source;
   int q_max = 0;
-  float* scales = nullptr;                 // outputs.a.scales
-  const CountQuarter* quarters = nullptr;  // ScTables
+  float* scales = nullptr;                 // [chunks][tokens], written by blocks that quantize: outputs.a.scales
+  const CountQuarter* quarters = nullptr;  // few.cu: [masks][levels][kCountQuarters] rows of counts
   int levels = 128;
-  const uint32_t* factors = nullptr;
-  const uint32_t* residuals = nullptr;
+  const uint32_t* factors = nullptr;    // table.cu: ScTables::factors of the residual form
+  const uint32_t* residuals = nullptr;  // table.cu: ScTables::residuals of the residual form
   int masks = 1;
-  BlockShare units;
+  BlockShare units;  // a block's range of units (weights.cuh)
   GridBarrier barrier;
 };
 
-// Tokens with lengths of their own.
+// Arguments if tokens have stream lengths of their own.
 struct MixedTableArgs : TableArgs {
   LookupLengths lengths;
-  float* gains = nullptr;  // [chunks][tokens]
+  float* gains = nullptr;  // [chunks][tokens] real value of one count, written by the blocks
 };
-// Which of the lengths each has, in shared memory.
+// Shared memory for the slot (index of a stream length) of every token in the staged chunk; empty without kMixed.
 template <int kTokens, bool kMixed>
 struct TokenSlots {};
 template <int kTokens>
@@ -51,10 +51,11 @@ struct TokenSlots<kTokens, true> {
 template <bool kMixed>
 using ArgsOf = std::conditional_t<kMixed, MixedTableArgs, TableArgs>;
 
-// Words of codes of a chunk, [tokens], in shared memory.
+// The staged codes of a chunk in shared memory: [tokens][kWords] words of four codes.
 using StagedCodes = uint32_t (*)[kWords];
 
-// Codes of a chunk; unused tokens and dimensions get 0, whose counts are 0.
+// Copies the codes of a chunk to shared memory, by all threads of the block. Padding tokens and dimensions get code 0,
+// whose counts are 0.
 template <int kTokens>
 __device__ void StageCodes(const TableArgs& args, int64_t chunk, StagedCodes codes_of) {
   for (int i = static_cast<int>(threadIdx.x); i < kTokens * kWords; i += kThreads) {
@@ -69,8 +70,9 @@ __device__ void StageCodes(const TableArgs& args, int64_t chunk, StagedCodes cod
   }
 }
 
-// With the slots of the chunk, and gains to memory: all blocks that work on a chunk write the same. Codes of length 0
-// are 0. Codes and slots are asked for together: one after the other, each would take its latency.
+// As StageCodes for tokens with stream lengths of their own: also copies each token's slot in the chunk to `slots`, and
+// writes the gains to args.gains (all blocks that multiply a chunk write equal gains). Tokens of length 0 get codes 0.
+// Every thread loads codes and slot together, so that their latencies overlap.
 template <int kTokens>
 __device__ void StageCodesAndSlots(const MixedTableArgs& args, int64_t chunk, StagedCodes codes_of, uint8_t* slots) {
   const RowSlots& of_rows = args.lengths.slots;
@@ -94,19 +96,19 @@ __device__ void StageCodesAndSlots(const MixedTableArgs& args, int64_t chunk, St
   }
 }
 
-// Codes of a chunk from the rows themselves: a quantizing kernel in front takes longer than doing it again in every block (8B,
-// 4 tokens: 5 % of a step). All warps share in it, as a chain of divisions is what takes time, and in instructions that
-// are there once what it costs to fetch them (8 tokens, one warp each: 3 % of a step).
+// Quantizes chunks of f(x) inside the kernel: quantizing again in every block is faster than a kernel of its own in
+// front (8B, 4 tokens: 5 % of a step). All warps of the block take part, because a chain of divisions takes most of the
+// time; all run one copy of the code, because fetching instructions costs, too (8 tokens, a warp each: 3 % of a step).
 template <int kTokens>
 struct RowQuantizer {
-  static constexpr int kShares = kWarps / kTokens;  // of a token's chunk, a warp each
+  static constexpr int kShares = kWarps / kTokens;  // warps that quantize one token's chunk together
   static_assert(kShares * kTokens == kWarps);
   using Chunk = ChunkOfRow<kShares>;
   const TableArgs& args;
-  int token;
-  int share;
-  Chunk mine;
-  float norm = 0.0f;
+  int token;          // token of this warp
+  int share;          // index of this warp among the kShares warps of its token
+  Chunk mine;         // this lane's elements of the current chunk
+  float norm = 0.0f;  // RMSNorm factor of the token's row
 
   __device__ __forceinline__ RowQuantizer(const TableArgs& table_args, int chunk, int warp)
       : args(table_args), token(warp / kShares), share(warp % kShares), mine(At(chunk)) {
@@ -118,14 +120,14 @@ struct RowQuantizer {
             token,       token < args.outputs.a.tokens ? chunk : none,
             share,       static_cast<int>(threadIdx.x) % kWarp};
   }
-  // The first chunk's elements, and the norms, by all threads of the block. Uses the table's memory up to the next
-  // barrier.
+  // Loads the first chunk's elements and computes the RMSNorm factors, by all threads of the block. `table`: the
+  // table's shared memory, used as scratch until the next barrier.
   __device__ __forceinline__ void Load(uint8_t* table) {
     mine.Load();
     if (args.source.prologue != Prologue::kRmsNorm) return;
     auto* lanes = reinterpret_cast<float*>(table);
     const auto cols = static_cast<int>(args.outputs.dims.dims);
-    // In place of rows that are not there, the last. More than four rows of a thread at a time would spill registers.
+    // Row numbers past the last token read the last row. More than four rows a thread at a time would spill registers.
     constexpr int kTeams = kThreads / kRowLanes;
     constexpr int kAtOnce = std::min(kTokens / kTeams, 4);
 #pragma unroll 1
@@ -144,12 +146,13 @@ struct RowQuantizer {
     __syncthreads();
     if (token < args.outputs.a.tokens) norm = FoldNorm(lanes + token * kRowLanes, cols, args.source.norm_eps);
   }
+  // Loads the elements of another chunk.
   __device__ __forceinline__ void Next(int chunk) {
     mine = At(chunk);
     mine.LoadNormWeights();
     mine.Load();
   }
-  // By all threads.
+  // Quantizes the loaded chunk to `codes_of` in shared memory, and writes its scales. By all threads of the block.
   __device__ __forceinline__ void StageChunk(int64_t chunk, StagedCodes codes_of) {
     __shared__ uint32_t largest[kTokens][kShares];
     uint32_t most = mine.MaxAbsBits(norm);
@@ -159,7 +162,8 @@ struct RowQuantizer {
 #pragma unroll
       for (int i = 0; i < kShares; ++i) most = max(most, largest[token][i]);
     }
-    const ScopeParams params{ScCode::kSignMagnitude, args.q_max};  // a constant: other codes are not compiled
+    const ScopeParams params{ScCode::kSignMagnitude,
+                             args.q_max};  // a constant, so that other codes are not compiled in
     const ScopeQuantizer quantizer(params, Extremes{most});
     auto* codes = reinterpret_cast<uint8_t*>(codes_of[token]);
     mine.Codes(params, quantizer, [&](int d, uint8_t code) { codes[d] = code; });
@@ -169,7 +173,7 @@ struct RowQuantizer {
   }
 };
 
-// Words of four tokens' bytes become words of one byte position: out[j] = byte j of a, b, c, d.
+// Transposes a 4 x 4 matrix of bytes: out[j] has byte j of a, b, c and d, a's lowest.
 __device__ __forceinline__ void Transpose(uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t (&out)[4]) {
   const uint32_t ab_low = __byte_perm(a, b, 0x5140), ab_high = __byte_perm(a, b, 0x7362);
   const uint32_t cd_low = __byte_perm(c, d, 0x5140), cd_high = __byte_perm(c, d, 0x7362);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SC linears of 5 to 16 tokens: one look-up per weight for all tokens, summed by tensor cores.
 //
-// A count is three products of small integers and a remainder of 0..7 (kernels/sc/sc_residual.h;
-// docs/fast-kernels.md#a-few-tokens-one-lookup-for-all-of-them). The products are int8 ones of the tensor cores. The
-// remainders, four bits a token, come from a table of a part of a chunk in shared memory, with an entry for every code of
-// every dimension, and go as they are into a binary mma whose other operand says which bits belong to which token;
-// twice, as three of the four bits count double.
+// A count is a sum of three products of small integers and a residual of 0..7 (kernels/sc/sc_residual.h;
+// docs/fast-kernels.md#a-few-tokens-one-lookup-for-all-of-them). The tensor cores compute the products as int8 mma. The
+// residuals, four bits a token, are looked up: shared memory has a table for a part of a chunk, with an entry for every
+// code of every dimension. Entries are operand A of a binary mma whose operand B selects the bits of each token. That
+// mma runs twice, because three of the four bits count double.
 //
-// Bound by shared memory, 128 bytes a clock: a clock for 32 weights of 8 tokens.
+// Bound by shared memory, 128 bytes a clock: one clock for 32 weights of 8 tokens.
 // Alternatives that lost: docs/tuning/batch.md#2-to-16-tokens.
 #include "kernels/cuda/sc/table/kernel.cuh"
 #include "kernels/cuda/sc/table/residual.cuh"
@@ -16,6 +16,7 @@ namespace stoch::cuda {
 namespace batch_table {
 namespace {
 
+// The Table (kernel.cuh) of residuals, for the sizes G_ (Geometry).
 template <typename G_, bool kMixed_ = false>
 class ResidualLookups {
  public:
@@ -27,18 +28,20 @@ class ResidualLookups {
   static constexpr int kTableBytes = G::Layout::kBytes;
   static constexpr bool kFourTokens = false;
   static constexpr int kAtOnce = kTokens == 8 ? 1 : 2;
-  static constexpr int kRingPairs = kParts == 1 ? 4 : 2;  // measured: of the other, 1 and 2 % more of a step
+  static constexpr int kRingPairs =
+      kParts == 1 ? 4 : 2;  // measured: the other value costs 1 % (kParts 1) and 2 % of a step
   using Shared = ResidualShared<G, kMixed>;
 
-  // Span of a counting product: 16 rows of 8 tokens, or 8 rows of 16.
+  // Binary mma accumulators of a unit's 32 rows: one has 16 rows x 8 tokens, or 8 rows x 16 tokens.
   static constexpr int kCounted = kTokens == 8 ? kGroups : 2 * kGroups;
-  // With few of them, bits that count double are summed up apart, so that one product waits less for another (1 %).
+  // Sets of kCounted accumulators. With two sets, the bits that count double have a set of their own, so that an mma
+  // waits less for the one before (1 %).
   static constexpr int kApart = kTokens == 8 ? 2 : 1;
   struct Sums {
-    int32_t counts[kApart][kCounted][4];
-    int32_t terms[kGroups][kTiles][4];  // times 1 << kTermShift
+    int32_t counts[kApart][kCounted][4];  // sums of residuals
+    int32_t terms[kGroups][kTiles][4];    // sums of the three products, times 1 << kTermShift
 
-    // The item of group g and tile n.
+    // Partial k of the accumulator of group g and tile n (BatchOutputs::partials).
     __device__ __forceinline__ int32_t Total(int g, int n, int k) const {
       const int32_t term = terms[g][n][k] >> kTermShift;
       if constexpr (kTokens == 8) return counts[0][g][k] + counts[1][g][k] + term;
@@ -62,7 +65,9 @@ class ResidualLookups {
     share.Write(table_);
   }
 
-  __device__ __forceinline__ void Begin() {  // factors and start are read where they are needed
+  // Loads the operands B of the counting mma and the first kKept factor fragments into registers; the other factors and
+  // `start` stay in shared memory.
+  __device__ __forceinline__ void Begin() {
     const int column = static_cast<int>(threadIdx.x) % kWarp / 4;
     LoadTwice(shared_.masks[0][column], all_);
     LoadTwice(shared_.masks[1][column], double_);
@@ -135,13 +140,13 @@ class ResidualLookups {
   Shared& shared_;
   uint8_t* table_;
   LookupPlaces<typename G::Layout> places_;
-  static constexpr int kKept = kTokens == 8 ? 5 : 3;  // factors that registers can hold: the others are read every time
+  static constexpr int kKept = kTokens == 8 ? 5 : 3;  // factor fragments that fit in registers; others are loaded again
   uint2 kept_factors_[kKept];
-  uint32_t all_[2], double_[2];  // B operands of the counting products
+  uint32_t all_[2], double_[2];  // operands B that select all bits of a token, and its bits that count double
 
-  // The terms of a pair of tiles.
+  // Adds the three int8 products of a pair of weight tiles to sums.terms.
   __device__ __forceinline__ void AddTerms(const Codes& codes, int pair, Sums& sums) const {
-    uint32_t signed_codes[kGroups][4];  // a negative one is the complement of its absolute value
+    uint32_t signed_codes[kGroups][4];  // codes as signed bytes; a negative one is the complement of its level
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
 #pragma unroll
@@ -174,7 +179,7 @@ class ResidualLookups {
 };
 
 using EightTokens = ResidualLookups<Geometry<8, 1>>;
-using EightTokensSmall = ResidualLookups<Geometry<8, 2>>;  // for 99 KB of shared memory
+using EightTokensSmall = ResidualLookups<Geometry<8, 2>>;  // for GPUs whose blocks have 99 KB of shared memory
 using SixteenTokens = ResidualLookups<Geometry<16, 2>>;
 using MixedEightTokens = ResidualLookups<Geometry<8, 1>, true>;
 using MixedEightTokensSmall = ResidualLookups<Geometry<8, 2>, true>;
@@ -184,7 +189,7 @@ static_assert(sizeof(EightTokens::Shared) + 1024 <= kEightStaticBytes);
 static_assert(sizeof(SixteenTokens::Shared) + 1024 <= kSixteenStaticBytes);
 static_assert(sizeof(EightTokensSmall::Shared) + 256 <= kEightSmallStaticBytes);
 static_assert(sizeof(MixedEightTokensSmall::Shared) + 256 <= kEightSmallStaticBytes);
-// They quantize nothing, which needs the rest.
+// Static shared memory that the kernel adds to Shared: 1024 bytes are enough with RowQuantizer, 512 without (kMixed).
 static_assert(sizeof(MixedEightTokens::Shared) + 512 <= kEightStaticBytes);
 static_assert(sizeof(MixedSixteenTokens::Shared) + 512 <= kSixteenStaticBytes);
 

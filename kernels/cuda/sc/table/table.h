@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// SC linears of 2 to 16 tokens, between decode's few tokens and the tiles of the tensor cores: a table look-up gives
-// one weight's counts (LaunchScBatchFew: 2 to 4 tokens a launch, int8 products alone), or the rest that int8 products leave of
-// them (LaunchScBatchTable: 5 to 16, with binary products), for all tokens, and the tensor cores add up the entries.
+// SC linears of 2 to 16 tokens: one look-up in a table in shared memory serves one weight for all tokens, and tensor
+// cores sum the entries.
+//
+// LaunchScBatchFew, 2 to 4 tokens a launch: an entry holds the counts of a weight's code, a byte a token, summed by
+// int8 mma. LaunchScBatchTable, 5 to 16 tokens: an entry holds four bits a token, the residuals of the counts that int8
+// products of small factors leave over, summed by binary mma.
 #pragma once
 
 #include "kernels/cuda/prologue/activations.h"
@@ -12,34 +15,36 @@
 
 namespace stoch::cuda {
 
-// y = a @ w^T (or y = y + that) for tasks that share the quantized activations. Where `a` has no codes, it is f(x) of
-// `source`, quantized on the way.
-// Requires: the plan of these launches, one for every kMaxBatchFewTokens tokens, whose route is kScFew; codes in `a` of one
-//           launch alone.
+// y = a @ w^T (or y = y + a @ w^T) for `count` tasks that share the activations, one launch for every
+// kMaxBatchFewTokens tokens. If a.codes is null, blocks quantize f(x) of `source` themselves.
+// Requires: a plan whose route is kScFew; at most kMaxBatchFewTokens tokens if a.codes is not null.
 // Bits:     docs/sc_arithmetic.md#5-back-to-real-numbers, as every SC linear.
 void LaunchScBatchFew(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
                       const RowSource& source, const SiteReporter& reporter, const ScLinearTask* tasks, int count);
 
-// For more tokens. Requires: the plan's route is kScTable.
+// As LaunchScBatchFew for up to kMaxBatchTableTokens tokens, in one launch. Requires: a plan whose route is kScTable.
 void LaunchScBatchTable(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
                         const RowSource& source, const SiteReporter& reporter, const ScLinearTask* tasks, int count);
 
-// Tables that a (token, chunk) of one stream length looks up in.
+// The device tables of one stream length, from which blocks build their tables in shared memory.
 struct LookupTable {
-  const CountQuarter* quarters = nullptr;  // ScTables, of LaunchScBatchFew
-  const uint32_t* factors = nullptr;       // of LaunchScBatchTable
-  const uint32_t* residuals = nullptr;
-  float gain = 0.0f;
-  uint16_t mask_bits = 0;  // masks - 1
-  bool pruned = false;     // length 0: the others are those of some length, codes count as 0
+  const CountQuarter* quarters = nullptr;  // LaunchScBatchFewMixed: counts, as ScTables::quarters
+  const uint32_t* factors = nullptr;       // LaunchScBatchTableMixed: as ScTables::factors
+  const uint32_t* residuals = nullptr;     // LaunchScBatchTableMixed: as ScTables::residuals
+  float gain = 0.0f;                       // real value of one count
+  uint16_t mask_bits = 0;                  // number of masks - 1
+  bool pruned = false;  // true: length 0; codes are read as 0, the other members belong to some other length
 };
+// The stream lengths of a call: a table for each slot, and the slot of every token or (token, chunk).
 struct LookupLengths {
-  LookupTable tables[kMaxLookupLengths];  // by slot
+  LookupTable tables[kMaxLookupLengths];  // [slots] tables of each length
   RowSlots slots;
 };
 
-// Both for tokens, or (token, chunk)s, with lengths of their own; `tables` are the longest's.
-// Requires: codes in `a`; quarters, or factors and residuals, in every table of a slot that occurs.
+// LaunchScBatchFew and LaunchScBatchTable for tokens, or (token, chunk) pairs, with stream lengths of their own.
+// `tables` are those of the longest length.
+// Requires: codes in `a`; for every slot that occurs, tables with quarters (Few), or with factors and residuals
+//           (Table).
 void LaunchScBatchFewMixed(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables,
                            const LookupLengths& lengths, const ScActivationView& a, const SiteReporter& reporter,
                            const ScLinearTask* tasks, int count);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How weights come to the table kernels (kernel.cuh): units of rows and dimensions, asked for ahead.
+// How weights come to the table kernels (kernel.cuh): the units of a warp, and the ring through which it loads their
+// codes with cp.async.
 #pragma once
 
 #include "kernels/cuda/device/shared_address.cuh"
@@ -7,26 +8,29 @@
 
 namespace stoch::cuda::batch_table {
 
+// Weight tiles (32 rows x 16 dimensions) of one of kParts parts of a chunk.
 template <int kParts>
 inline constexpr int kPartTiles = kChunkDims / kTileDims / kParts;
 
-// A unit: a part of a chunk in kParts blocks of kUnitRows rows, four pairs of tiles.
+// A unit of a warp's work: one part of a chunk (a kParts-th of its dimensions) for kParts blocks of kUnitRows weight
+// rows; always four pairs of weight tiles.
 struct Unit {
-  const uint8_t* codes = nullptr;  // 16 bytes a lane: of a row of the first block in tile 0
-  const float* scales = nullptr;   // of the first row
-  int tiles = 0;                   // of the part; none past the block's last unit
+  const uint8_t* codes = nullptr;  // this lane's 16 bytes of tile 0 of the first block: row lane
+  const float* scales = nullptr;   // scale of the unit's first row in the chunk
+  int tiles = 0;                   // weight tiles of the part; 0: past the block's last unit
 };
 static_assert(kUnitRows == kTileRows && kRowPadding % (2 * kUnitRows) == 0);
-inline constexpr int kUnitPairs = 4;
+inline constexpr int kUnitPairs = 4;  // pairs of weight tiles of a unit
 
-// The units of a warp, kWarps apart. kParts: of a chunk, as many as blocks of kUnitRows rows of a unit. Most steps stay
-// in a chunk and a task and only add to addresses.
+// Iterates over the units of one warp, every kWarps-th of its block. kParts: parts of a chunk and blocks of kUnitRows
+// rows of a unit. Most steps stay in one chunk and task and only add to addresses.
 template <int kParts>
 class Walk {
  public:
   Unit unit;
 
-  // Unit `index`: row block `row_block` of a part, or as many of the next parts' as that is beyond it.
+  // Starts at unit `index` of the grid, which is row block `row_block` of part `part`; a row_block past the part's last
+  // counts on in the next parts. `end` is the end of the block's units. A row block here is kParts * kUnitRows rows.
   __device__ __forceinline__ Walk(const TableArgs& args, int part, int row_block, int index, int end, int lane)
       : index_(index),
         end_(end),
@@ -51,7 +55,7 @@ class Walk {
  private:
   int index_, end_, lane_, row_blocks_;
   int part_, row_block_;
-  int run_end_ = 0;  // of the row blocks of the task
+  int run_end_ = 0;  // number of the last row block of the current task + 1
 
   __device__ __forceinline__ void Locate(const TableArgs& args) {
     unit = {};
@@ -70,7 +74,7 @@ class Walk {
     const int tile = own * kParts * row_tiles + chunk * (static_cast<int>(dims.chunk_stride) / kTileDims) + skipped;
     unit.codes = task.codes + uint64_t{static_cast<uint32_t>(tile)} * kTileBytes + lane_ * 16;
     unit.scales = task.scales + static_cast<uint32_t>(chunk * task.rows_padded + own * kRows);
-    // Chunks but the last are of one size.
+    // All chunks but the last have one size.
     const int chunk_tiles = chunk + 1 < static_cast<int>(dims.chunks)
                                 ? static_cast<int>(dims.chunk_stride) / kTileDims
                                 : row_tiles - chunk * (static_cast<int>(dims.chunk_stride) / kTileDims);
@@ -82,13 +86,14 @@ inline constexpr int kPairBytes = 2 * kTileBytes;
 template <int kRingPairs>
 inline constexpr int kRingBytes = kWarps* kRingPairs* kPairBytes;
 
-// [2 * group + i][k]: of row lane / 4 + 8 i of the group, dimensions 8 * (lane % 4) + 4 k .. of a pair's 32.
+// One lane's codes of a pair of tiles (32 rows x 32 dimensions). Word [2 * group + i][k] has row lane / 4 + 8 i of the
+// group, dimensions 8 * (lane % 4) + 4 k to 8 * (lane % 4) + 4 k + 3.
 using Codes = uint32_t[2 * kGroups][2];
 
-// A warp's codes on their way, kRingPairs pairs of tiles ahead, 2 or 4.
+// A warp's private ring of weight codes in shared memory, with kRingPairs (2 or 4) pairs of tiles in flight.
 //
-// A lane reads 8 bytes of a row at a time. For half a warp to meet all banks, rows of every second tile lie where those
-// kTurn further on, modulo 8, would.
+// A lane reads 8 bytes of a row at a time. So that half a warp meets no bank conflicts, the rows of each pair's second
+// tile are swizzled: row r is stored at place r ^ kTurn.
 //
 // Alternatives that lost: docs/tuning/batch.md#2-to-16-tokens.
 template <int kParts, int kRingPairs>
@@ -102,10 +107,10 @@ class Ring {
     from_ = at + static_cast<uint32_t>(tile * kTileBytes + (lane / 4 ^ tile * kTurn) * kTileDims + lane % 2 * 8);
   }
 
-  // Asks for pair q of a unit, or for zeros where it has none.
+  // Issues the copies of pair kQ of a unit as one cp.async group; tiles that the unit does not have are zero-filled.
   template <int kQ>
   __device__ __forceinline__ void Ask(const TableArgs& args, const Unit& unit) const {
-    constexpr int kOwnPairs = kUnitPairs / kParts;  // of a block of rows
+    constexpr int kOwnPairs = kUnitPairs / kParts;  // pairs of tiles of one block of rows
     const uint8_t* from = unit.codes +
                           (kQ / kOwnPairs) * (static_cast<uint32_t>(args.outputs.dims.padded) * kUnitRows) +
                           kQ % kOwnPairs * kPairBytes;
@@ -118,7 +123,7 @@ class Ring {
     }
     CommitCopies();
   }
-  // Takes the pair that was asked for first.
+  // Waits for the pair kQ, which must be the oldest in flight, and loads this lane's codes of it.
   template <int kQ>
   __device__ __forceinline__ void Take(Codes& codes) const {
     WaitForCopies<kRingPairs - 1>();
@@ -130,14 +135,15 @@ class Ring {
                    : "r"(from_ + Place(kQ) + r * 8 * kTileDims)
                    : "memory");
     }
-    __syncwarp();  // before the place is filled again
+    __syncwarp();  // all lanes have read the pair before the next Ask overwrites it
   }
 
  private:
-  static constexpr int kTurn = 4;
-  uint32_t to_[2];  // where the lane's copies of either tile of a pair go
-  uint32_t from_;   // what it reads of the first rows
+  static constexpr int kTurn = 4;  // the swizzle of the second tile's rows
+  uint32_t to_[2];                 // shared addresses to which this lane copies its row of each tile of a pair
+  uint32_t from_;                  // shared address of this lane's codes of row lane / 4 of a pair
 
+  // Byte offset of a pair in the ring.
   static constexpr uint32_t Place(int pair) { return static_cast<uint32_t>(pair % kRingPairs * kPairBytes); }
 };
 

@@ -13,14 +13,15 @@
 namespace stoch::cuda {
 namespace {
 
-// ------------------------------------------------------------------------------------------------------- of codes ----
+// -------------------------------------------------------------------------------------- Activations that are codes
+// ----
 
 constexpr int kThreads = 256;
 constexpr int kTokensPerPass = kThreads / 4;  // four lanes of a warp serve the 16 dimensions of a token
-constexpr int kTokensPerBlock = 1024;         // pays for staging the table of the block's 16 dimensions
-constexpr int kFewestStagedTokens = 512;      // below, fetching what is looked up is less than fetching all rows
+constexpr int kTokensPerBlock = 1024;         // enough to pay for staging the streams of the block's 16 dimensions
+constexpr int kFewestStagedTokens = 512;  // calls with fewer tokens load less when they load only the streams needed
 
-// Part `half` of a stream.
+// Words of half `half` of the stream of one level in one dimension of a chunk, zero extended to four words.
 template <int kWords>
 __device__ __forceinline__ uint4 LoadStream(const ScTables& tables, const uint32_t* streams, int dim_in_chunk,
                                             int level, int half) {
@@ -28,7 +29,7 @@ __device__ __forceinline__ uint4 LoadStream(const ScTables& tables, const uint32
       streams +
       (static_cast<int64_t>(dim_in_chunk & (tables.masks - 1)) * tables.levels + level) * tables.stream_words +
       half * kWords;
-  if constexpr (kWords == 4) {  // stream_words is 4 or 8
+  if constexpr (kWords == 4) {  // stream_words is 4 or 8, so every half is 16-byte aligned
     return __ldg(reinterpret_cast<const uint4*>(stream));
   } else {
     uint32_t w[4] = {};
@@ -38,17 +39,22 @@ __device__ __forceinline__ uint4 LoadStream(const ScTables& tables, const uint32
   }
 }
 
+// Tokens of a call whose rows all have one stream length: token t is row t.
 struct NoRows {};
+// Whether rows have stream lengths of their own.
 template <typename Rows>
 inline constexpr bool kHasLengths = std::is_same_v<Rows, RowStreams> || std::is_same_v<Rows, MixedGroupRows>;
 
-// The lengths of rows that have their own.
+// The streams by slot, and the slots of the rows, of either type of rows with kHasLengths.
 __device__ __forceinline__ const RowStreams& LengthsOf(const RowStreams& rows) { return rows; }
 __device__ __forceinline__ const RowStreams& LengthsOf(const MixedGroupRows& rows) { return rows.lengths; }
 
-// Rows: NoRows; SlotRows, where tokens are slots of experts; RowStreams, where rows have lengths of their own; GroupRows,
-// where tokens are the rows of a group, and MixedGroupRows, where these have lengths of their own. Never staged with
-// lengths.
+// Expands codes to streams. Block (x, y) takes block x of 16 dimensions and tokens y * kTokensPerBlock and on; four
+// lanes serve a token. Block (0, 0) also zeroes `flags`.
+// kStaged: the streams of all levels of the 16 dimensions are staged in shared memory first; not with kHasLengths.
+// Rows says which row of `a` a token is: NoRows, token t is row t; RowStreams, token t is row t with lengths of their own;
+// SlotRows, tokens are slots of experts; GroupRows, tokens are the rows of one group of lengths; MixedGroupRows, the
+// rows of a group with lengths of their own.
 template <int kWords, bool kStaged, typename Rows>
 __global__ void __launch_bounds__(kThreads)
     ExpandStreamsKernel(ScTables tables, ScActivationView a, ScStreams out, int* flags, int flag_count, Rows rows) {
@@ -56,7 +62,7 @@ __global__ void __launch_bounds__(kThreads)
   constexpr bool kMixed = kHasLengths<Rows>;
   constexpr bool kGroup = std::is_base_of_v<GroupRows, Rows>;
   static_assert(!(kStaged && kMixed));
-  // [16 dims][levels][halves][4 words]: 16-byte entries whatever the stream length.
+  // [16 dims][levels][halves] entries of 4 words, of which kWords are used.
   extern __shared__ uint4 staged[];
   const int dim_block = static_cast<int>(blockIdx.x);
   const int block_in_chunk = dim_block % out.blocks_per_chunk;
@@ -159,15 +165,16 @@ void LaunchWords(DeviceContext& ctx, const ScTables& tables, const ScActivationV
   }
 }
 
-// ------------------------------------------------------------------------------------------------------- of floats ----
+// ------------------------------------------------------------------------------------- Activations that are floats
+// ----
 
 constexpr int kRowThreads = 1024;
 constexpr int kRowWarps = kRowThreads / kWarp;
-constexpr int kRowsAtOnce = 8;         // of a warp: 128 bytes of a unit
-constexpr int kCodePitch = kWarp + 4;  // words of a row's codes, so that the lanes of all rows meet different banks
+constexpr int kRowsAtOnce = 8;         // rows of a warp: their columns of a unit are 128 contiguous bytes
+constexpr int kCodePitch = kWarp + 4;  // words between the codes of two rows in shared memory: no bank conflicts
 static_assert(kStreamCodeBytes == int64_t{kRowWarps} * kRowsAtOnce * kCodePitch * 4);
 
-// 1 / sqrt(mean(x^2) + eps) of every row.
+// factors[row] = 1 / sqrt(mean(x^2) + eps), the factor of RMSNorm. A block of kRowLanes threads per row.
 __global__ void __launch_bounds__(kRowLanes)
     NormFactorsKernel(RowSource source, int cols, float* factors, SiteReporter reporter) {
   __shared__ float fold[kRowLanes];
@@ -181,24 +188,26 @@ __global__ void __launch_bounds__(kRowLanes)
 struct StreamRowsArgs {
   ScTables tables;
   RowSource source;
-  const float* factors = nullptr;  // kRmsNorm: of rows
+  const float* factors = nullptr;  // kRmsNorm: [rows] factors of NormFactorsKernel, else null
   ScDims dims;
   ScopeParams params;
   ScStreams out;
-  int* flags = nullptr;
+  int* flags = nullptr;  // [flag_count], zeroed by the kernel
   int flag_count = 0;
   SiteReporter reporter;
 };
 
-// Entries of 16 bytes: of every level of the dimensions of a chunk that have different masks.
+// Number of 16-byte entries of the stream table in shared memory: one for every level under every mask that the
+// dimensions of a chunk use.
 STOCH_LAYOUT_FN int StreamTableEntries(int masks, int levels, const ScDims& dims) {
   return (dims.chunk_stride < masks ? static_cast<int>(dims.chunk_stride) : masks) * levels;
 }
-// Quantizes and expands without codes in memory: a warp takes a chunk of kRowsAtOnce rows, four dimensions a lane, and
-// passes the codes to the lanes that write 16 dimensions of all rows next to each other.
+// Quantizes f(x) of rows of floats and expands the codes to streams; codes stay in shared memory. One block per SM. A
+// warp takes one chunk of kRowsAtOnce rows at a time: it quantizes with four dimensions a lane, then writes units of 16
+// dimensions with a quad of lanes a row, so that stores are coalesced.
 template <int kWords, Prologue P>
 __global__ void __launch_bounds__(kRowThreads, 1) StreamRowsKernel(const __grid_constant__ StreamRowsArgs args) {
-  extern __shared__ uint4 table[];  // [mask][levels], then codes [warps][kRowsAtOnce][kCodePitch]
+  extern __shared__ uint4 table[];  // [masks][levels] streams, then u32 codes [warps][kRowsAtOnce][kCodePitch]
   const ScStreams& out = args.out;
   const int levels = args.tables.levels;
   const int entries = StreamTableEntries(args.tables.masks, levels, args.dims);
@@ -219,7 +228,7 @@ __global__ void __launch_bounds__(kRowThreads, 1) StreamRowsKernel(const __grid_
   const uint32_t last_bits = ValidBits(kWords - 1, args.tables.stoc_len);
   const int row_groups = out.tokens_padded() / kRowsAtOnce;
   const int unit_words = out.tile_tokens * 4;
-  const int lane_row = lane / 4;  // of the writer
+  const int lane_row = lane / 4;  // index among kRowsAtOnce of the row whose units this lane writes
   const int quad = lane % 4;
   for (int item = static_cast<int>(blockIdx.x) * kRowWarps + warp; item < row_groups * out.chunks;
        item += static_cast<int>(gridDim.x) * kRowWarps) {
@@ -262,7 +271,7 @@ __global__ void __launch_bounds__(kRowThreads, 1) StreamRowsKernel(const __grid_
           word, kWords, entry, [&](int k) { return k + 1 < kWords ? ~0u : last_bits; },
           [&](int unit, uint32_t bits) { to[unit * unit_words] = bits; });
     }
-    __syncwarp();  // the codes are read
+    __syncwarp();  // all lanes have read `codes`, which the next item overwrites
   }
 }
 

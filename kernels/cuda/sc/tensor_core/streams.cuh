@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels that write activations as bitstreams share.
+// Device functions shared by the kernels that write activations as bitstreams (streams.h has the layout).
 #pragma once
 
 #include "kernels/cuda/sc/tensor_core/streams.h"
 
 namespace stoch::cuda {
 
-// The bits of word `word` of a stream that are inside stoc_len.
+// A mask of the bits of 32-bit word `word` of a stream that belong to its stoc_len cycles.
 __device__ __forceinline__ uint32_t ValidBits(int word, int stoc_len) {
   const int bits = stoc_len - 32 * word;
   return bits >= 32 ? ~0u : bits <= 0 ? 0u : (1u << bits) - 1;
 }
 
-// The units of a token that a lane's four codes are: `words` words of each code's stream, complemented where it is negative,
-// and the factors of the sign correction (streams.h). entry(j, level): the stream of code j; valid(k): ValidBits of its word
-// k; store(unit, word) writes the lane's word of a unit.
-// Requires: words <= kMostWords <= 4.
+// Makes one lane's word of every unit of a token (streams.h) from the lane's four codes of neighbouring dimensions, and
+// hands each to store(unit, word). entry(j, level) returns the stream of code j, four words; valid(k) returns ValidBits
+// of word k of a stream.
+// Requires: words <= kMostWords <= 4, `words` being the words of a half stream.
 template <int kMostWords, typename Entry, typename Valid, typename Store>
 __device__ __forceinline__ void StoreUnits(uint32_t codes, int words, const Entry& entry, const Valid& valid,
                                            const Store& store) {

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loop body of tiles by the closed form of an operator (kernels/sc/closed_form/tile_form.h): a product is 23 stream bits, three int8
-// elements and one residual bit, where streams have 128 bits.
+// Loop body of tiles (frame.cuh) for operators with the closed form (kernels/sc/closed_form/tile_form.h): a product
+// takes 23 stream bits, three int8 elements and one residual bit, instead of 128 stream bits.
 //
-// Operands of a stage of 32 dimensions, a word of quad t is of dimensions 4t to 4t + 3 of a block of 16:
-//   [block][token][t][4] u32      bits of a dimension's token
-//   [3][token][t][2] u32          a byte a dimension: elements 0, 1, 2 of block 0, then of block 1
-//   [32 tokens]: [block][byte][t][8] u32, [block][byte][t][16] u32
-//                                 the tokens' high and low steps by the weight's digits, bit n of token n
+// Token operands of a stage of 32 dimensions (two blocks of 16); lane t of a quad has dimensions 4t to 4t + 3 of a
+// block:
+//   [block][token][t][4] u32     the 23 bits X of a token in one dimension
+//   [3][token][t][2] u32         int8 elements, a byte a dimension: elements 0, 1, 2 of block 0, then of block 1
+//   and for every 32 tokens, bit n of a word being token n's,
+//   [block][byte][t][8] u32      high steps of dimension 4t + byte, by the weight's high digit
+//   [block][byte][t][16] u32     low steps of dimension 4t + byte, by the weight's low digit
+// A weight's digits are those of its boundary, 16 * high + low. The residual bit is (high step AND low step),
+// complemented if the weight is negative.
 // Source: docs/closed-form.md.
 #pragma once
 
@@ -16,27 +20,29 @@
 
 namespace stoch::cuda::tiles {
 
-inline constexpr int kClosedBlocks = 2;
-inline constexpr int kClosedGroup = 32;  // tokens of a word of steps
-inline constexpr int kHighWords = kClosedBlocks * kTileDims * 8;
-inline constexpr int kStepWords = kHighWords + kClosedBlocks * kTileDims * 16;
+inline constexpr int kClosedBlocks = 2;                                         // blocks of 16 dimensions of a stage
+inline constexpr int kClosedGroup = 32;                                         // tokens whose steps share a word
+inline constexpr int kHighWords = kClosedBlocks * kTileDims * 8;                // words of high steps of 32 tokens
+inline constexpr int kStepWords = kHighWords + kClosedBlocks * kTileDims * 16;  // words of all steps of 32 tokens
 
+// Sizes and offsets, in words, of the token operands of a stage.
 template <int kTokens>
 struct ClosedLayout {
   static constexpr int kBitWords = kClosedBlocks * kTokens * kTileDims;
   static constexpr int kElementWords = 3 * kTokens * 4 * 2;
-  static constexpr int kSteps = kBitWords + kElementWords;  // where words of steps begin
+  static constexpr int kSteps = kBitWords + kElementWords;  // offset of the high and low steps
   static constexpr int kWords = kSteps + kTokens / kClosedGroup * kStepWords;
 };
 
-// Words of all codes: thermometers of both digits, complemented in all 32 bits where negative, of which bit 31 is the sign.
-// Eight copies, so that lanes meet few banks twice. One load replaces five instructions a weight, two of which the pipe of
-// address products has to do.
+// The word table in shared memory, [256 codes][8 copies]: for each weight code, the 32-bit word W of thermometers of
+// both digits (`high` ones from bit 0, `low` ones from bit 8), complemented in all bits if the weight is negative, so
+// bit 31 is the sign. Lanes read different copies, for few bank conflicts. One load replaces five instructions a
+// weight, two of them on the pipe that also makes the addresses.
 inline constexpr int kWordCopies = 8;
 inline constexpr int kWordTableBytes = 256 * kWordCopies * 4;
 static_assert(kWordTableBytes == kTileFormTableBytes);
 
-// By all threads; a barrier is left to the caller.
+// Fills the word table, by all threads of the block. The caller's next barrier makes it visible.
 __device__ __forceinline__ void FillWordTable(uint32_t* table) {
   for (int i = static_cast<int>(threadIdx.x); i < 256 * kWordCopies; i += static_cast<int>(blockDim.x)) {
     const int code = i / kWordCopies;
@@ -47,6 +53,7 @@ __device__ __forceinline__ void FillWordTable(uint32_t* table) {
   }
 }
 
+// The Body of RunTiles for the closed form.
 template <typename S>
 struct ClosedFormBody {
   static constexpr int kBlocks = kClosedBlocks;
@@ -55,12 +62,13 @@ struct ClosedFormBody {
   static constexpr int kOperandBytes = Layout::kWords * 4;
   static constexpr int kGroups = S::kTokens / kClosedGroup;
 
-  uint32_t table;  // shared address of this lane's copy of the words
+  uint32_t table;  // shared address of this lane's copy in the word table
 
-  // Operands of 16 rows and two dimensions of each quad, by the half of the quad.
+  // A lane's fragments of operand A: [16 rows][half of the dimensions of a quad][registers].
   using Words = uint32_t[kRowOperands][2][4];
 
-  // Makes the thermometers, residual bits and int8 elements of a block.
+  // Makes a lane's fragments of operand A for block `block` of a stage: words of thermometers (bits), residual bits of
+  // each group of 32 tokens (residuals), and int8 elements [16 rows][element][row lane / 4 or 8 + lane / 4].
   __device__ __forceinline__ void MakeWeights(const uint32_t* stage, int block, int warp, int lane, Words& bits,
                                               Words (&residuals)[kGroups],
                                               uint32_t (&elements)[kRowOperands][3][2]) const {
@@ -96,6 +104,7 @@ struct ClosedFormBody {
     }
   }
 
+  // Loads a word from shared address `address` + kAt.
   template <int kAt>
   static __device__ __forceinline__ uint32_t LoadWord(uint32_t address) {
     uint32_t r;
@@ -103,11 +112,11 @@ struct ClosedFormBody {
     return r;
   }
 
-  // Adds a stage.
+  // Adds the products of a stage to `sums`, by a warp.
   __device__ __forceinline__ void Multiply(const uint8_t* operands, int /*i*/, bool /*last*/, int warp, int lane,
                                            Sums<S>& sums) const {
     const auto* const stage = reinterpret_cast<const uint32_t*>(operands);
-    uint32_t columns[4];  // the residual bit of a token of each of four tiles
+    uint32_t columns[4];  // operand B that selects token lane / 4 of each of the four tiles of 32 tokens
 #pragma unroll
     for (int n = 0; n < 4; ++n) columns[n] = 1u << (8 * n + lane / 4);
     uint32_t elements[kBlocks][kRowOperands][3][2];
@@ -115,7 +124,7 @@ struct ClosedFormBody {
       Words bits, residuals[kGroups];
       MakeWeights(stage, block, warp, lane, bits, residuals, elements[block]);
       const auto* const tokens = reinterpret_cast<const uint4*>(stage) + block * (S::kTokens * 4) + lane;
-// Products into one accumulator depend on each other: four others are between them.
+// An mma waits for the one before it on the same accumulator, so three mma on other accumulators lie in between.
 #pragma unroll
       for (int n = 0; n < S::kTokenTiles; n += 2) {
         const uint4 b[2] = {tokens[n * 32], tokens[(n + 1) * 32]};

@@ -15,6 +15,7 @@ using tiles::kWarpDims;
 using tiles::OperandLane;
 using tiles::TransposeBits;
 
+// Form of OperandsKernel: token operands of closed_form.cuh, for tiles of kOfTile tokens.
 template <int kOfTile>
 struct ClosedForm {
   using Entry = ScTileEntry;

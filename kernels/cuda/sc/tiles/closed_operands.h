@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activations as the closed form multiplies them, with binary products and without.
+// Makes the token operands of tiles for operators with the closed form (docs/closed-form.md) from activations' codes.
 #pragma once
 
 #include "kernels/cuda/runtime/context.h"
@@ -8,16 +8,21 @@
 
 namespace stoch::cuda {
 
+// Destination of the operands, in device memory.
 struct ClosedOperands {
-  uint8_t* operands = nullptr;  // TileOperandBytes, aligned to 16: [token tile][chunk][stage], the loop body says what
-  float* scales = nullptr;      // [chunks][scale_stride], 0 for padding tokens
-  int scale_stride = 0;         // tokens of all tiles
+  // [token tiles][chunks][stages], TileOperandBytes in all, 16-byte aligned; closed_form.cuh and int8_form.cuh have the
+  // layout of a stage.
+  uint8_t* operands = nullptr;
+  float* scales = nullptr;  // [chunks][scale_stride], 0 for padding tokens
+  int scale_stride = 0;     // tokens of all tiles, padding included
 };
 
-// Requires: tables of an operator with tile entries; tile_tokens of kTileTokensNarrow or kTileTokensWide.
+// Writes the operands of closed_form.cuh, and the scales, for all tokens of `a`.
+// Requires: tables.tile_entries is not null; tile_tokens is kTileTokensNarrow or kTileTokensWide.
 void LaunchClosedOperands(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, int tile_tokens,
                           const ClosedOperands& out);
-// Those of int8_form.cuh. Requires: tables with int8 entries.
+// Writes the operands of int8_form.cuh, and the scales, for all tokens of `a`.
+// Requires: tables.int8_entries is not null; tile_tokens is kTileTokensNarrow or kTileTokensWide.
 void LaunchInt8Operands(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, int tile_tokens,
                         const ClosedOperands& out);
 

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The frame of SC linears in tiles on mma.sync (sm_80 and newer): the work of a block, the ring of its operands and the
-// outputs.
+// The kernel template of SC linears in tiles on mma.sync (sm_80 and newer): the tiles of a block, its ring of pipeline
+// stages in shared memory, and the epilogue. The loop body (Body) that multiplies a stage is closed_form.cuh,
+// int8_form.cuh or streams.cuh.
 //
-// A warp multiplies 32 weight rows by all tokens of the tile. A stage holds one or two blocks of 16 dimensions (a
-// half of one, where streams have two): what the loop body needs of the tokens, and the weights' codes. Every thread copies a share
-// of a stage with cp.async, kStages - 2 stages ahead. Warps wait for data and for free places alone, up to a stage apart from
-// each other, so that some multiply while others make operands of weights.
+// A warp multiplies 32 weight rows by all tokens of the tile. A stage holds one or two blocks of 16 dimensions (with
+// streams of two halves, one half of a block): the token operands of the loop body, and the weights' codes. Every
+// thread copies a share of each stage with cp.async, kStages - 2 stages ahead. Each warp waits on its own for a stage
+// to be full or free, and warps may be a stage apart, so that some multiply while others make weight operands.
 //
-// Bits: chunk sums are integers in any order; they are scaled and added in chunk order, as every SC linear does it.
+// Bits: sums of a chunk are integers, added in any order; they are scaled and added in chunk order, as in every SC
+//       linear.
 #pragma once
 
 #include "kernels/cuda/base/grid_barrier.cuh"
@@ -20,30 +22,32 @@
 
 namespace stoch::cuda::tiles {
 
-inline constexpr int kWarpRows = 32;  // weight rows of a warp: two operands of 16
-inline constexpr int kRowOperands = kWarpRows / kGroupRows;
+inline constexpr int kWarpRows = 32;                         // weight rows of a warp
+inline constexpr int kRowOperands = kWarpRows / kGroupRows;  // operands A of a warp, 16 weight rows each
 
+// A tile is Shape::kRows weight rows of one task x Shape::kTokens tokens.
 struct TileArgs {
   BatchOutputs outputs;
-  // Token operands as the loop body reads them, [token tile][chunk][stage], and scales [chunks][scale_stride].
-  const uint8_t* operands = nullptr;
-  int64_t tile_bytes = 0;
-  int64_t chunk_bytes = 0;
-  const float* scales = nullptr;
-  int scale_stride = 0;
-  int row_tiles = 0;
-  int token_tiles = 0;
+  const uint8_t* operands =
+      nullptr;                    // [token tiles][chunks][stages of a chunk] token operands, Body::kOperandBytes each
+  int64_t tile_bytes = 0;         // bytes of `operands` from one token tile to the next
+  int64_t chunk_bytes = 0;        // bytes of `operands` from one chunk to the next
+  const float* scales = nullptr;  // [chunks][scale_stride] scales of tokens, 0 for padding tokens
+  int scale_stride = 0;           // tokens of all tiles
+  int row_tiles = 0;              // tiles of weight rows, of all tasks
+  int token_tiles = 0;            // tiles of tokens
   int chunks = 0;
-  int dim_blocks = 0;  // of 16 dimensions
-  int blocks_per_chunk = 0;
-  const uint16_t* ranks = nullptr;  // [masks][levels] where they are not DirectRanks
+  int dim_blocks = 0;               // blocks of 16 dimensions of a row, padding included
+  int blocks_per_chunk = 0;         // blocks of 16 dimensions of a chunk; the last may have fewer
+  const uint16_t* ranks = nullptr;  // [masks][levels] rank (ones of the stream) of each weight level; null: DirectRanks
   int masks = 1;
   int levels = 128;
-  uint32_t minus_one = ~0u;  // opaque to the compiler (tensor_core/operand.cuh)
-  GridBarrier barrier;       // of launches with partials
+  uint32_t minus_one = ~0u;  // ~0u as a value that the compiler does not know (tensor_core/operand.cuh)
+  GridBarrier barrier;       // used by Shape::kPartials only
 };
 
-// kTokens: of a tile. kPartials: chunks of a tile are dealt over blocks, and their sums are added in the end.
+// Sizes of a kernel. kTokens: tokens of a tile. kPartials: split-K, the chunks of a tile are divided over blocks and
+// their partials reduced at the end; else a block multiplies all chunks of one tile.
 template <int kTokens_, int kWarps_, int kStages_, bool kPartials_>
 struct Shape {
   static constexpr int kTokens = kTokens_;
@@ -51,23 +55,25 @@ struct Shape {
   static constexpr int kStages = kStages_;
   static constexpr bool kPartials = kPartials_;
   static constexpr int kThreads = kWarps * kWarp;
-  static constexpr int kRows = kWarps * kWarpRows;
-  static constexpr int kTokenTiles = kTokens / kTileTokens;
+  static constexpr int kRows = kWarps * kWarpRows;           // weight rows of a tile
+  static constexpr int kTokenTiles = kTokens / kTileTokens;  // operands B of a tile, 8 tokens each
+  // Bytes of a chunk's scales in a stage, of the tile's rows and tokens; partials are scaled in the reduction.
   static constexpr int kScaleBytes = kPartials ? 0 : (kRows + kTokens) * static_cast<int>(sizeof(float));
 };
 
-// Row tiles that follow each other while tokens stay: a wave of blocks is about as many rows as tokens, so that the L2
-// serves each operand many times.
+// Row tiles that consecutive blocks take before they go on to the next token tile: a wave of blocks then covers about
+// as many rows as tokens, so that the L2 serves each operand many times.
 inline constexpr int kSuperRowTiles = 8;
 
-// One chunk of one tile.
+// A unit of work: one chunk of one tile.
 struct Unit {
   int row_tile;
   int token_tile;
   int chunk;
 };
 
-// The chunks of a block, numbered tile by tile. With partials an even share of all; else those of one tile.
+// The unit of number `index`; units are numbered tile by tile. With kPartials a block takes an even, contiguous share
+// of all units, else the units of one tile.
 template <typename S>
 __device__ __forceinline__ Unit UnitOf(const TileArgs& args, int index) {
   const int chunks = args.chunks;
@@ -88,16 +94,16 @@ __device__ __forceinline__ Unit UnitOf(const TileArgs& args, int index) {
   return unit;
 }
 
-// Blocks of 16 dimensions of a chunk.
+// Number of blocks of 16 dimensions in a chunk.
 __device__ __forceinline__ int BlocksOf(const TileArgs& args, int chunk) {
   return min(args.blocks_per_chunk, args.dim_blocks - chunk * args.blocks_per_chunk);
 }
 
-// The ring as one thread walks it.
+// One thread's position in the ring.
 template <typename S>
 struct RingPlace {
-  int slot = 0;
-  uint32_t parity = 0;
+  int slot = 0;         // index of the stage
+  uint32_t parity = 0;  // parity of the phase of the stage's full barrier; flips with each round
   __device__ __forceinline__ void Next() {
     if (++slot < S::kStages) return;
     slot = 0;
@@ -105,13 +111,14 @@ struct RingPlace {
   }
 };
 
-// Shared addresses of two barriers a stage: all threads' copies are there; all warps have read it.
+// Shared addresses of the barriers of the ring's stages, two of each: `full` completes when the copies of all threads
+// have arrived, `free` when all warps have read the stage.
 template <typename S>
 struct RingBarriers {
-  uint32_t base;
+  uint32_t base;  // shared address of the first barrier
   __device__ __forceinline__ uint32_t full(int slot) const { return base + static_cast<uint32_t>(slot) * 16; }
   __device__ __forceinline__ uint32_t free(int slot) const { return full(slot) + 8; }
-  // By all threads.
+  // Initializes the barriers, by all threads of the block.
   __device__ __forceinline__ void Init() const {
     if (threadIdx.x < S::kStages) {
       InitCopyBarrier(full(static_cast<int>(threadIdx.x)), S::kThreads);
@@ -121,21 +128,24 @@ struct RingBarriers {
   }
 };
 
-// Issues the copies of stages in the order in which they are multiplied. A stage: Body::kOperandBytes of the tokens, the
-// codes of Body::kBlocks blocks [block][row][16], and with a chunk's last stage its scales.
+// Issues the copies of units first to end - 1, stage by stage, in the order in which they are multiplied. A stage has
+// Body::kOperandBytes of token operands, the weights' codes of Body::kBlocks blocks of 16 dimensions as
+// [block][row][16] bytes, and, if it is the last of a chunk and without kPartials, the chunk's scales of the tile's
+// rows and tokens.
 template <typename S, typename Body>
 class StageCopier {
  public:
-  static constexpr int kCodes = Body::kOperandBytes;
-  static constexpr int kScales = kCodes + Body::kBlocks * S::kRows * kTileDims;
-  static constexpr int kBytes = kScales + S::kScaleBytes;
+  static constexpr int kCodes = Body::kOperandBytes;                             // byte offset of codes in a stage
+  static constexpr int kScales = kCodes + Body::kBlocks * S::kRows * kTileDims;  // byte offset of scales in a stage
+  static constexpr int kBytes = kScales + S::kScaleBytes;                        // bytes of a stage
 
   __device__ StageCopier(const TileArgs& args, uint32_t ring, const RingBarriers<S>& barriers, int first, int end)
       : args_(args), ring_(ring), barriers_(barriers), unit_(first), end_(end) {
     if (unit_ < end_) Start();
   }
 
-  // The next stage, once its place is free, or nothing after the last one.
+  // Waits until the next place of the ring is free and issues this thread's copies of the next stage. Does nothing
+  // after the last stage.
   __device__ __forceinline__ void Issue() {
     if (unit_ < end_) {
       const uint32_t to = ring_ + static_cast<uint32_t>(place_.slot * kBytes);
@@ -184,37 +194,37 @@ class StageCopier {
                 row % kTileRows * kTileDims;
     }
     blocks_ = BlocksOf(args_, unit.chunk);
-    // Rows beyond the last take any scale.
+    // Padding rows may take any scale, since their outputs are not stored.
     row_scales_ = task.scales + static_cast<int64_t>(unit.chunk) * task.rows_padded + (has_row_ ? row : 0);
     token_scales_ = args_.scales + static_cast<int64_t>(unit.chunk) * args_.scale_stride + unit.token_tile * S::kTokens;
   }
 
-  // Scales of the weights' rows, then of the tokens.
+  // Copies the chunk's scales to shared address `to`: [kRows] of the weight rows, then [kTokens] of the tokens.
   __device__ __forceinline__ void CopyScales(uint32_t to) {
     CopyAsync4(to + threadIdx.x * 4, row_scales_, true);
     if (threadIdx.x < S::kTokens) CopyAsync4(to + (S::kRows + threadIdx.x) * 4, token_scales_ + threadIdx.x, true);
   }
 
   const TileArgs& args_;
-  uint32_t ring_;
+  uint32_t ring_;  // shared address of the ring's first stage
   RingBarriers<S> barriers_;
-  int unit_;
-  int end_;
-  RingPlace<S> place_;
-  const uint8_t* operands_ = nullptr;
-  const uint8_t* codes_ = nullptr;
-  bool has_row_ = false;
-  int blocks_ = 0;  // of the chunk, from this stage on
-  int half_ = 0;
-  const float* row_scales_ = nullptr;
-  const float* token_scales_ = nullptr;
+  int unit_;                             // unit of the next stage
+  int end_;                              // end of the block's units
+  RingPlace<S> place_;                   // place of the next stage
+  const uint8_t* operands_ = nullptr;    // token operands of the next stage
+  const uint8_t* codes_ = nullptr;       // this thread's 16 bytes of codes of the next stage
+  bool has_row_ = false;                 // whether this thread's weight row exists in the task, padding included
+  int blocks_ = 0;                       // blocks of 16 dimensions of the chunk, from the next stage on
+  int half_ = 0;                         // half of the streams that the next stage has
+  const float* row_scales_ = nullptr;    // scale of this thread's weight row in the chunk
+  const float* token_scales_ = nullptr;  // scales of the tile's tokens in the chunk
 };
 
-// Sums of a warp in the order of mma.sync: operand m of 16 rows, 8 tokens n.
+// A lane's accumulators of a chunk in the layout of mma.sync: [operand of 16 rows][tile of 8 tokens][4].
 template <typename S>
 using Sums = int32_t[kRowOperands][S::kTokenTiles][4];
 
-// Adds a chunk's sums to the outputs. `scales`: shared memory, of the stage that came last.
+// y = y + scaled sums of a chunk, by a warp. `scales`: shared memory, the scales of the chunk's last stage.
 template <typename S>
 __device__ __forceinline__ void AddChunk(const float* scales, float gain, const Sums<S>& sums,
                                          float (&y)[kRowOperands][S::kTokenTiles][4]) {
@@ -235,7 +245,9 @@ __device__ __forceinline__ void AddChunk(const float* scales, float gain, const 
   }
 }
 
-// The kernel. Body::Multiply adds the products of a stage, all that is left of a chunk with its last one.
+// The main loop of the kernel and, without kPartials, its epilogue. Body::Multiply adds the products of a stage to the
+// accumulators; with the last stage of a chunk it also adds whatever it still holds of the chunk. `ring`: dynamic
+// shared memory of kStages stages.
 template <typename S, typename Body>
 __device__ __forceinline__ void RunTiles(const TileArgs& args, Body& body, uint8_t* ring) {
   using Copier = StageCopier<S, Body>;
@@ -308,21 +320,23 @@ __device__ __forceinline__ void RunTiles(const TileArgs& args, Body& body, uint8
   }
 }
 
-// RunTiles, and what becomes of partial sums. `memory`: all of the block's shared memory, of which `ring` is the end.
+// RunTiles and, with kPartials, the grid barrier and the split-K reduction. `memory`: the block's dynamic shared
+// memory, which ends with `ring`; the reduction uses all of it.
 template <typename S, typename Body>
 __device__ __forceinline__ void RunKernel(const TileArgs& args, uint8_t* memory, uint8_t* ring, Body& body) {
   static_assert(S::kStages * StageCopier<S, Body>::kBytes <= 99 * 1024);
   RunTiles<S>(args, body, ring);
   if constexpr (S::kPartials) {
     WaitForAllCopies();
-    __syncthreads();  // the ring is free
+    __syncthreads();  // no warp reads the ring any more, so the reduction may use it
     ReduceManyTokens<S::kWarps, static_cast<int>(kTileCombineBytes)>(args.outputs, memory,
                                                                      [&] { args.barrier.Wait(); });
   }
 }
 
-// Form: its Shape, Fill(args, memory), which makes its tables at the beginning of the block's shared memory and returns
-// their end, and MakeBody(args, memory), the loop body over them.
+// SC linear in tiles. Without kPartials a block per tile, else a persistent kernel of at most one block per SM.
+// Form has the type Shape; Fill(args, memory), which makes tables at the beginning of dynamic shared memory and returns
+// their end, where the ring begins; and MakeBody(args, memory), which returns the loop body that reads the tables.
 template <typename Form>
 __global__ void __launch_bounds__(Form::Shape::kThreads, 1) TilesKernel(const __grid_constant__ TileArgs args) {
   extern __shared__ __align__(256) uint8_t memory[];  // tables, then the ring
@@ -333,7 +347,8 @@ __global__ void __launch_bounds__(Form::Shape::kThreads, 1) TilesKernel(const __
 }
 
 using Kernel = void (*)(TileArgs);
-// The kernel of int8_tiles.cu, which holds no binary product. Requires: split where tile_tokens is kTileTokensNarrow.
+// The kernel of int8_tiles.cu, which uses no binary mma, for tiles of `tile_tokens` tokens; split: with kPartials.
+// Requires: split if tile_tokens is kTileTokensNarrow.
 Kernel Int8Kernel(int tile_tokens, bool split);
 
 }  // namespace stoch::cuda::tiles

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loop body of tiles by the closed form without binary products (kernels/sc/closed_form/int8_form.h): a product is eight int8
-// elements and three looked-up bits, which adders count.
+// Loop body of tiles (frame.cuh) for operators with the closed form, on GPUs without binary mma
+// (kernels/sc/closed_form/int8_form.h): a product is eight int8 elements, and three bits that are looked up and
+// counted.
 //
-// A lane looks up the bits of one weight row, a word for 32 tokens, and adds them to counters of nine bit planes (carry-save
-// adders: two instructions a word). Once in 128 dimensions the counters change places through shared memory, from a row a
-// lane to the order of mma.sync.
+// A lane looks up the bits of one weight row, a word for 32 tokens, and adds them to bit-sliced counters of nine bits:
+// bit n of plane k is bit k of token n's count (carry-save adders, two instructions a word). Every 128 dimensions a
+// warp moves the counts through shared memory from one row a lane to the accumulator layout of mma.sync.
 //
-// Operands of a stage of 16 dimensions, a word of quad t is of dimensions 4t to 4t + 3:
-//   [2][token][t][4] u32          a byte a dimension: elements 0 to 3, then 4 to 7
-//   [dimension][9][32 tokens][2]  the tokens' words e_h and d by the weight's high digit, bit n of token n
-//   [dimension][32 tokens][16][2] e_l and m by its low digit
-//   [t][8 tokens] u32             -c of tokens 2t and 2t + 1 of eight, summed over the dimensions, 16 bits each
+// Token operands of a stage of 16 dimensions; lane t of a quad has dimensions 4t to 4t + 3, and e_h, d, e_l, m and c
+// are those of int8_form.h:
+//   [2][token][t][4] u32                   elements, a byte a dimension: elements 0 to 3, then 4 to 7
+//   [dimension][9][groups of 32][2] u32    e_h and d for each high digit of a weight, bit n of token n of the group
+//   [dimension][groups of 32][16][2] u32   e_l and m for each low digit of a weight, bit n of token n of the group
+//   [t][tiles of 8 tokens] u32             -c summed over the dimensions, 16 bits each of tokens 2t and 2t + 1 of the
+//   tile
 // Source: docs/closed-form.md.
 #pragma once
 
@@ -21,27 +24,30 @@
 
 namespace stoch::cuda::tiles {
 
+// Sizes and offsets, in words, of the token operands of a stage.
 template <int kTokens>
 struct Int8Layout {
-  static constexpr int kGroups = kTokens / 32;  // of tokens that share a word
+  static constexpr int kGroups = kTokens / 32;  // groups of 32 tokens, which share a word
   static constexpr int kPairWords = 2 * kGroups;
   static constexpr int kHighDimWords = kInt8Highs * kPairWords;
   static constexpr int kLowDimWords = kInt8Lows * kPairWords;
-  static constexpr int kHigh = 2 * kTokens * kTileDims;  // where each begins, in words
+  // Offsets of the words by high digit, the words by low digit, and the constants.
+  static constexpr int kHigh = 2 * kTokens * kTileDims;
   static constexpr int kLow = kHigh + kTileDims * kHighDimWords;
   static constexpr int kConstants = kLow + kTileDims * kLowDimWords;
   static constexpr int kWords = kConstants + kTokens / 2;
   static_assert(kWords * 4 == kTokens * kTileInt8TokenBytes);
 };
 
-// carry:sum = a + b + c, of each bit apart.
+// A full adder of each bit position: 2 * carry + sum = a + b + c.
 __device__ __forceinline__ void AddBits(uint32_t& carry, uint32_t& sum, uint32_t a, uint32_t b, uint32_t c) {
   const uint32_t majority = (a & b) | (a & c) | (b & c);
   sum = a ^ b ^ c;
   carry = majority;
 }
 
-// In each byte lane of eight words, bit i of word j and bit j of word i change places.
+// Transposes an 8 x 8 bit matrix in each of the four bytes: bit i of p[j] and bit j of p[i] (of one byte position)
+// change places.
 __device__ __forceinline__ void TransposeBytes(uint32_t (&p)[8]) {
   constexpr uint32_t kLow[3] = {0x0f0f0f0f, 0x33333333, 0x55555555};
 #pragma unroll
@@ -58,6 +64,7 @@ __device__ __forceinline__ void TransposeBytes(uint32_t (&p)[8]) {
   }
 }
 
+// The Body of RunTiles for the closed form in int8.
 template <typename S>
 struct Int8FormBody {
   static constexpr int kBlocks = 1;
@@ -65,18 +72,20 @@ struct Int8FormBody {
   using Layout = Int8Layout<S::kTokens>;
   static constexpr int kGroups = Layout::kGroups;
   static constexpr int kOperandBytes = Layout::kWords * 4;
-  static constexpr int kPlanes = 9;
-  static constexpr int kFlushBlocks = 8;  // whose bits nine planes count: 3 * 128 < 512
+  static constexpr int kPlanes = 9;       // bits of a counter
+  static constexpr int kFlushBlocks = 8;  // stages between flushes: 8 * 16 dimensions of 3 bits, 384 < 2^kPlanes
 
-  uint32_t flip;  // shared address of the warp's kTileFlipBytes
-  uint32_t planes[kGroups][kPlanes] = {};
-  uint32_t constants[S::kTokenTiles] = {};
+  uint32_t flip;                            // shared address of the warp's kTileFlipBytes, scratch of Flush
+  uint32_t planes[kGroups][kPlanes] = {};   // bit planes of the counters of this lane's weight row
+  uint32_t constants[S::kTokenTiles] = {};  // sums of -c since the last flush, of tokens 2t and 2t + 1 of each tile
 
+  // Loads the two words of a digit from a shared address.
   static __device__ __forceinline__ void LoadPair(uint32_t address, uint32_t* to) {
     asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];\n" : "=r"(to[0]), "=r"(to[1]) : "r"(address));
   }
-  // Few high digits are frequent, so that the pairs of all groups lie together; low digits are not, and 16 pairs fill all
-  // banks.
+  // LoadHigh and LoadLow load the word pairs of all token groups for a digit at a shared address. For high digits, of
+  // which few are frequent, the pairs of all groups are contiguous and take one load. Low digits are spread evenly: the
+  // 16 pairs of one group are contiguous and fill all banks.
   static __device__ __forceinline__ void LoadHigh(uint32_t address, uint32_t (&to)[2 * kGroups]) {
     if constexpr (kGroups == 1) {
       LoadPair(address, to);
@@ -91,14 +100,14 @@ struct Int8FormBody {
     for (int g = 0; g < kGroups; ++g) LoadPair(address + g * (kInt8Lows * 8), to + 2 * g);
   }
 
-  // Looks up and counts the bits of the block for row `lane` of the warp.
+  // Looks up the bits of weight row `lane` of the warp in the stage's 16 dimensions and adds them to `planes`.
   __device__ __forceinline__ void CountBits(const uint32_t* stage, int warp, int lane) {
     static_assert(kGroups <= 2);
     const auto codes = reinterpret_cast<const uint4*>(stage + Layout::kWords)[warp * kWarpRows + lane];
     const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
     const uint32_t high_at = SharedAddress(stage + Layout::kHigh);
     const uint32_t low_at = SharedAddress(stage + Layout::kLow);
-    uint32_t eights[kGroups][6];  // words of weight 8, three of a half of the dimensions
+    uint32_t eights[kGroups][6];  // carries of weight 8, three from each half of the dimensions
     Unrolled<2>([&](auto half) {
       uint32_t ones[8][kGroups], twos[8][kGroups];
       Unrolled<2>([&](auto w) {
@@ -154,7 +163,7 @@ struct Int8FormBody {
     }
   }
 
-  // Adds the products of the int8 elements.
+  // Adds the int8 mma products of the stage's elements to `sums`.
   __device__ __forceinline__ void AddElements(const uint32_t* stage, int warp, int lane, Sums<S>& sums) const {
     const auto* const codes = stage + Layout::kWords + warp * kWarpRows * (kTileDims / 4) + lane;
     uint32_t elements[kRowOperands][2][8];
@@ -172,7 +181,7 @@ struct Int8FormBody {
       }
     }
     const auto* const factors = reinterpret_cast<const uint4*>(stage) + lane;
-// Products into one accumulator depend on each other: three others are between them.
+// An mma waits for the one before it on the same accumulator, so three mma on other accumulators lie in between.
 #pragma unroll
     for (int n = 0; n < S::kTokenTiles; n += 2) {
 #pragma unroll
@@ -195,13 +204,13 @@ struct Int8FormBody {
     }
   }
 
-  // Adds what was counted since the last time.
+  // Adds the counts and constants since the last flush to `sums`, by a warp, and zeroes them.
   __device__ __forceinline__ void Flush(int lane, Sums<S>& sums) {
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       uint32_t(&p)[kPlanes] = planes[g];
       uint32_t counts[8] = {p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8]};
-      TransposeBytes(counts);  // byte k of word j: half of the count of token 8 k + j
+      TransposeBytes(counts);  // byte k of counts[j]: count of token 8 k + j without its lowest bit, plane 0
       __syncwarp();
       asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"r"(flip + lane * 32), "r"(counts[0]), "r"(counts[1]),
                    "r"(counts[2]), "r"(counts[3])
@@ -244,7 +253,7 @@ struct Int8FormBody {
     for (int n = 0; n < S::kTokenTiles; ++n) constants[n] = 0;
   }
 
-  // Adds stage i of a chunk, which is its last where `last` says so.
+  // Adds the products of stage i of a chunk, by a warp; flushes the counters after the chunk's last stage, too.
   __device__ __forceinline__ void Multiply(const uint8_t* operands, int i, bool last, int warp, int lane,
                                            Sums<S>& sums) {
     const auto* const stage = reinterpret_cast<const uint32_t*>(operands);

@@ -12,6 +12,7 @@ using tiles::kWarpDims;
 using tiles::OperandLane;
 using tiles::TransposeBits;
 
+// Form of OperandsKernel: token operands of int8_form.cuh, for tiles of kOfTile tokens.
 template <int kOfTile>
 struct Int8Form {
   using Entry = ScInt8Entry;
@@ -47,7 +48,7 @@ struct Int8Form {
         const int l = at.lane % kInt8Lows;
         out[Layout::kLow + d * Layout::kLowDimWords + (at.group * kInt8Lows + l) * 2 + at.lane / kInt8Lows] = low;
       }
-      // Byte e of four dimensions to the four bytes of element e.
+      // Transposes bytes: factor e of four dimensions becomes the four bytes of element e's word.
       const int quad = at.first / 4 + w;
 #pragma unroll
       for (int y = 0; y < 2; ++y) {

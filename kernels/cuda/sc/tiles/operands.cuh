@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operands of tiles from codes: the frame that the closed forms share.
+// The kernel template that makes token operands of tiles from codes, for both closed forms (closed_operands.cu,
+// int8_operands.cu).
 #pragma once
 
 #include "kernels/cuda/runtime/launch.h"
@@ -7,31 +8,33 @@
 
 namespace stoch::cuda::tiles {
 
-inline constexpr int kWarpDims = 8;  // dimensions of a warp, for 32 tokens
+inline constexpr int kWarpDims = 8;  // dimensions that a warp takes, for 32 tokens
 
 template <typename Entry>
 struct OperandArgs {
-  const Entry* entries = nullptr;  // [masks][256]
+  const Entry* entries = nullptr;  // [masks][256 codes]: parts of an activation (ScTileEntry or ScInt8Entry)
   int masks = 1;
   ScActivationView a;
-  int stages = 0;  // of a chunk
-  int scale_stride = 0;
-  uint32_t* operands = nullptr;
-  float* scales = nullptr;
+  int stages = 0;                // stages of a chunk
+  int scale_stride = 0;          // tokens of all tiles
+  uint32_t* operands = nullptr;  // [token tiles][chunks][stages][Form::kWords] output
+  float* scales = nullptr;       // [chunks][scale_stride], 0 for padding tokens
 };
 
-// A lane of OperandsKernel: kWarpDims dimensions of one token of the tile.
+// The work of one lane: kWarpDims dimensions of one token of the tile.
 struct OperandLane {
-  int lane = 0;
-  int group = 0;    // of 32 tokens
-  int first = 0;    // dimension of the stage
-  int mine = 0;     // token of the tile
-  int64_t dim = 0;  // `first` in the chunk
-  uint2 codes = {};
+  int lane = 0;      // index in the warp
+  int group = 0;     // group of 32 tokens of the tile
+  int first = 0;     // first dimension, counted in the stage
+  int mine = 0;      // token, counted in the tile
+  int64_t dim = 0;   // first dimension, counted in the chunk
+  uint2 codes = {};  // codes of the eight dimensions, 0 for padding
 };
 
-// Block (x, y): stage x of all chunks for token tile y. Form has kTokens of a tile, kStageDims, kWords that a stage takes,
-// and Fill(args, lane, out), which writes them to shared memory; a barrier follows.
+// Writes the token operands of one stage. Block (x, y) takes stage x % stages of chunk x / stages for token tile y; the
+// first stage of a chunk also writes the tile's scales.
+// Form has the type Entry, the constants kTokens (tokens of a tile), kStageDims (dimensions of a stage) and kWords
+// (words of a stage), and Fill(args, lane, out), which writes the stage to shared memory by all threads.
 template <typename Form>
 __global__ void __launch_bounds__(Form::kTokens* Form::kStageDims / kWarpDims)
     OperandsKernel(const __grid_constant__ OperandArgs<typename Form::Entry> args) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loop body of tiles: a count is popcount(A & B) of an activation's stream and a weight's thermometer.
+// Loop body of tiles (frame.cuh) for any operator with streams: a count is popcount(A & B), A a weight's thermometer
+// made in registers and B an activation's stream.
 #pragma once
 
 #include "kernels/cuda/sc/hopper/ranks.cuh"
@@ -7,7 +8,8 @@
 
 namespace stoch::cuda::tiles {
 
-// kTable: ranks of weight levels come from a table in shared memory; else they are DirectRanks.
+// The Body of RunTiles for streams of kWords words in each of kHalves halves. kTable: ranks of weight levels come from
+// a table in shared memory (FillRankTable); else they are DirectRanks.
 template <typename S, int kWords, int kHalves_, bool kTable>
 struct StreamBody {
   static constexpr int kBlocks = 1;
@@ -18,7 +20,8 @@ struct StreamBody {
   const TileArgs& args;
   uint32_t table;  // shared address of the rank table
 
-  // Adds stage i of a chunk. 2 kWords steps of 256 bits of the inner dimension, then the correction of signs.
+  // Adds the products of stage i of a chunk to `sums`, by a warp: 2 * kWords binary mma steps of 256 bits of the inner
+  // dimension, then one int8 step that corrects signs.
   __device__ __forceinline__ void Multiply(const uint8_t* operands, int i, bool /*last*/, int warp, int lane,
                                            Sums<S>& sums) const {
     const int block = i / kHalves;
@@ -40,7 +43,8 @@ struct StreamBody {
         }
       }
     }
-    // Lane l gives the address of row l % 8 of matrix l / 8: two units of two tiles of 8 tokens.
+    // ldmatrix addresses: lane l gives row l % 8 of matrix l / 8. The four matrices are two units for each of two tiles
+    // of 8 tokens.
     const uint32_t units = SharedAddress(operands) + static_cast<uint32_t>(lane / 8 % 2) * kUnitBytes +
                            static_cast<uint32_t>(lane / 16 * 8 + lane % 8) * 16;
     Unrolled<2 * kWords + 1>([&](auto step) {

@@ -15,7 +15,7 @@ using tiles::Kernel;
 using tiles::TileArgs;
 using tiles::TilesKernel;
 
-// Streams as they lie in memory.
+// Form of TilesKernel: streams of 128 cycles whose ranks are DirectRanks; no table.
 template <typename S>
 struct DirectForm {
   using Shape = S;
@@ -25,7 +25,7 @@ struct DirectForm {
   }
 };
 
-// Streams by a table of ranks.
+// Form of TilesKernel: streams whose ranks of weight levels come from a table in shared memory.
 template <typename S, int kWords, int kHalves>
 struct RankForm {
   using Shape = S;
@@ -38,6 +38,7 @@ struct RankForm {
   }
 };
 
+// Form of TilesKernel: the closed form (closed_form.cuh), with its word table in shared memory.
 template <typename S>
 struct ClosedForm {
   using Shape = S;
@@ -50,6 +51,7 @@ struct ClosedForm {
   }
 };
 
+// The kernel for tiles of kTokens tokens. words, halves: sizes of the streams; table: ranks come from a table.
 template <int kTokens, bool kPartials>
 Kernel KernelOf(TileForm form, int words, int halves, bool table) {
   constexpr int kWarps = kTokens == kTileTokensNarrow ? 16 : 8;
@@ -79,7 +81,7 @@ void LaunchScTiles(DeviceContext& ctx, const LinearPlan& plan, const ScOperator&
   const TileForm form = plan.tile_form;
   const bool formed = form != TileForm::kStreams;
   const bool table = !formed && (tables.stoc_len != 128 || !tables.direct_ranks);
-  const int threads = narrow ? 512 : 256;  // and weight rows of a tile
+  const int threads = narrow ? 512 : 256;  // threads of a block, and as many weight rows of a tile
   const StreamShape shape = MakeStreamShape(a.dims, a.tokens, plan.tile_tokens, tables.stoc_len);
   Scratch scratch(ctx.workspace);
   const int64_t operand_bytes = formed ? TileOperandBytes(form, a.dims, a.tokens, plan.tile_tokens) : shape.bytes();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A 32 x 32 matrix of bits, a row a lane, with rows and columns changed.
+// Transposes a 32 x 32 bit matrix that a warp holds, one row a lane.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace stoch::cuda::tiles {
 
-// Bit j of lane n's word becomes bit n of lane j's. By all lanes of a warp.
+// Bit j of lane n's word becomes bit n of lane j's result (butterfly exchange by shfl_xor). By all lanes of a warp.
 __device__ __forceinline__ uint32_t TransposeBits(uint32_t word, int lane) {
   constexpr uint32_t kLow[5] = {0x55555555, 0x33333333, 0x0f0f0f0f, 0x00ff00ff, 0x0000ffff};
 #pragma unroll
