@@ -42,7 +42,7 @@ Probe ProbeDevices() {
   while (probe.devices < count && IsUsable(probe.devices)) ++probe.devices;
   (void)cudaGetLastError();
   probe.devices = DeviceNumbers(probe.devices);
-  if (probe.devices == 0) probe.problem = "every GPU is older than compute capability 8.0";
+  if (probe.devices == 0) probe.problem = "cuda:0 is older than compute capability 8.0";
   return probe;
 }
 

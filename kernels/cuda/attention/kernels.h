@@ -172,7 +172,8 @@ void LaunchAppendCodes(DeviceContext& ctx, const AttentionArgs& args, int qk_q_m
                        const int32_t* slots = nullptr);
 
 // ---- window.cu: modes kPerHead and kPerRow, after LaunchAppendValues. Quantizes q and the whole window (all positions
-// so far) of every sequence; writes codes and scales to the code layer of args.kv, to `q` and to `scales`.
+// so far) of every sequence. Codes of keys and values go to args.kv.k_words and v_words, scales of keys to
+// args.kv.k_scales, codes and scales of queries to `q`, scales of value channels to `scales`.
 // max_length bounds the length of every sequence. sequences is the number of sequences, or an upper bound while a graph
 // is recorded (spare entries of the pass have no rows).
 void LaunchQuantizeWindow(DeviceContext& ctx, const AttentionArgs& args, AttentionMode mode, int32_t sequences,

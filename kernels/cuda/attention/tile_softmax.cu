@@ -117,9 +117,8 @@ struct SoftmaxRow {
   const int16_t* counts;
   const float* k_scales;
   const float* v_scales;
-  float* kept;  // unused: the kernel hands kept numbers over as `own`
-  int first;    // first position that the row sees
-  int length;   // the row's own position + 1
+  int first;   // first position that the row sees
+  int length;  // the row's own position + 1
   float gain, q_scale, inv_sqrt;
 
   // Scores of positions t .. t + 3; -inf for positions that the row does not see.

@@ -19,7 +19,7 @@ struct MetricVectors {
   int64_t row_stride = 0;
   int64_t per_row = 1;
   int64_t dims = 0;
-  // [dims]: places of a vector's numbers after its start; null: 0, 1, ..., dims - 1.
+  // [dims]: offsets of a vector's numbers, in floats from its start; null: 0, 1, ..., dims - 1.
   const int32_t* channels = nullptr;
 };
 // Computes metrics [rows][per_row] (largest magnitude, norm or crest factor, LengthView::metric). Bits:

@@ -30,11 +30,6 @@ MixedTask MakeMixedTask(DeviceContext& ctx, const MixedWeight& weight, const Lin
 // Whether two tasks can share the quantized rows of a launch: equal quantizers and chunks.
 bool SharesRows(const MixedTask& a, const MixedTask& b);
 
-// Quantized rows, and the length rule and slots of each task.
-struct PreparedRows {
-  ScActivationView a;
-  std::array<ScTaskLengths, kMaxScTasks> lengths;
-};
 // Takes scratch for the slots of `rows` rows of each task; PrepareRows fills the slots. Requires: 1..kMaxScTasks tasks.
 std::array<ScTaskLengths, kMaxScTasks> TakeSlots(Scratch& scratch, int64_t rows, std::span<const MixedTask> tasks);
 // Quantizes f(x) of `rows` rows and writes their slots. lengths: as TakeSlots returned, its slots advanced to the first

@@ -242,7 +242,7 @@ ScActivationView LaunchQuantize(DeviceContext& ctx, Scratch& scratch, const RowS
                         : QuantizeRowsKernel<p, false>;
   });
   kernel<<<static_cast<unsigned>(tokens), kThreads, 0, ctx.stream>>>(args);
-  STOCH_CUDA_LAUNCH("QuantizeRowsKernel");
+  STOCH_CUDA_LAUNCH("QuantizeRowsKernel or QuantizeChunksKernel");
   return ScActivationView{args.dims, tokens, args.codes, args.scales, args.zeros, args.sums};
 }
 

@@ -46,18 +46,6 @@ inline bool IsAligned(const RowSource& source) {
   return is_even(source.x, source.x_stride) && is_even(source.x2, source.x2_stride) && is_even(source.norm_weight, 0);
 }
 
-// Makes the compiler complain (-Wswitch) about a Prologue value that is missing here and thus in ApplyPrologue.
-// ApplyPrologue itself has no switch, because that would change the machine code of kernels that know their prologue
-// only at run time.
-constexpr bool ApplyPrologueKnows(Prologue prologue) {
-  switch (prologue) {
-    case Prologue::kNone:
-    case Prologue::kRmsNorm:
-    case Prologue::kSiluMul: return true;
-  }
-  return false;
-}
-
 // f of one element x of a row. y: the element's norm weight (kRmsNorm) or its x2 (kSiluMul); r: the row's
 // 1 / sqrt(mean(x^2) + eps) (kRmsNorm).
 STOCH_HD float ApplyPrologue(Prologue prologue, float x, float y, float r) {

@@ -36,7 +36,7 @@ struct TileGroup {
 // Requires: stride, the padded length of the longest tile, >= 1.
 TileGroup CutTiles(const GpuTraits& gpu, const AttentionShape& shape, int64_t stride, int64_t tiles);
 
-// Tiles by wgmma (attention/wide): a block takes kWideSlots (tile, head) pairs that share a KV head, and a range of its
+// Tiles by wgmma (attention/hopper): a block takes kWideSlots (tile, head) pairs that share a KV head, and a range of its
 // positions. K and V are streams in memory, of some KV heads at a time.
 struct WidePlan {
   int heads = 1;            // query heads of a KV head that a block takes

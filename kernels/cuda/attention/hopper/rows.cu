@@ -349,11 +349,9 @@ __device__ __forceinline__ void WriteRows(const WideArgs& args, const QueryTile&
     }
   }
   const float sum = FoldRow(first.lanes);
-  // An exponential of a score that is not finite is more than 1e30.
-  if (is_row && lane == 0 && !(sum < 1e30f)) a.reporter.Report();
+  if (is_row && lane == 0 && !(sum < 1e30f)) a.reporter.Report();  // a score was not finite: its exponential is > 1e30
 
-  // With a scale of V of 1e20 or more, the largest weight may belong to a subnormal probability, whose error kNearly
-  // does not cover.
+  // With a scale of V >= 1e20 the largest weight may be of a subnormal probability, whose error kNearly does not cover.
   const float v_max = __uint_as_float(args.v_max[kv_head]);
   float p_max = v_max < 1e20f ? first.candidates.Largest(sum) : -1.0f;
   if (p_max < 0.0f) p_max = LargestWeight(row, sum);
@@ -371,8 +369,7 @@ __device__ __forceinline__ void WriteRows(const WideArgs& args, const QueryTile&
   }
 
   const Quantizer quantizer(row, sum, p_scale, args.av.q_max, v_max);
-  // Codes beyond the first word (32 cycles) have ranks of more than 32. With streams of two words a level is about
-  // twice its rank.
+  // Ranks above 32 are past the first word (32 cycles). With streams of two words a level is about twice its rank.
   const uint32_t add = args.av.stream_words == 2 ? 0x40404040u : 0x5f5f5f5fu;
   RowCodes row_codes(args.lists != nullptr ? args.lists + row_index * kWideListed : nullptr, needed, begin, add);
   uint8_t* const to = args.CodesAt(row_index, tile);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kThreads = kRowLanes;
 constexpr int kWarps = kThreads / 32;
-constexpr int kRounds = 64;  // rounds of one position per lane whose exponentials are kept in shared memory at a time
+constexpr int kRounds = 64;             // DealtLanesKernel: exponentials per lane that are in shared memory at a time
 constexpr int kWeightPositions = 2048;  // positions of a block of DealtWeightsKernel
 constexpr int kAdmitPositions = 1024;   // positions of a block of DealtAdmitKernel
 constexpr int kProductPositions = kThreads;

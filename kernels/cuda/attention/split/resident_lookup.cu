@@ -325,8 +325,7 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
   const Counts counts{reinterpret_cast<int16_t*>(behind), stride};
   uint8_t* const weights = behind + (apart ? counts_bytes : static_cast<int>(kSplitTableBytes));
   auto* const thermometers = reinterpret_cast<uint4*>(behind);
-  // Sums of p v are after the scales of V if there is room, else they replace the levels of weights once these are
-  // read.
+  // Sums of p v are after the scales of V if there is room, else in place of the levels of weights, once read.
   const bool sums_apart = positions <= kMostBesideSums;
   auto& sums = *reinterpret_cast<Sums*>(sums_apart ? shared_memory + LookupOffsets::kSums : table);
   const auto clear_sums = [&] {

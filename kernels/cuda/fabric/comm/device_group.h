@@ -51,9 +51,11 @@ class DeviceGroup {
   // Throws DeviceError if an exchange failed since the last check. Requires: all devices of the group have finished.
   void Check();
 
-  // Backend::RunGraph over the devices of the group. Runs `body` without a graph if the devices have no direct access,
-  // or under CUDA_LAUNCH_BLOCKING=1, where a kernel that waits for another device would never see that device's kernel
-  // start (compute-sanitizer needs this switch too).
+  // Runs `body`, which enqueues ops on the devices of the group: recorded as CUDA graphs the first time, replayed when
+  // `key` comes again (contract: Backend::RunGraph). `body` runs without a graph every time if the devices have no
+  // direct access to one another, or if the environment has CUDA_LAUNCH_BLOCKING=1: the host then waits for each
+  // kernel, and a kernel that waits for another device would wait for a kernel that is never launched. Set that
+  // variable to run under compute-sanitizer, which is not detected.
   void RunGraph(std::string_view key, const std::function<void()>& body);
 
  private:

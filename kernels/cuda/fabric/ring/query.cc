@@ -176,7 +176,8 @@ void AttendByQuery(const std::vector<RingPart>& parts, QueryExchange& exchange, 
   const int64_t at_once = QueryScoreRows(spec, num_heads, front.pass->limits(), stride);
   const bool all = rows <= at_once;
   if (!all) {
-    // Every row of the pass sees the keys of the rows before it, so all keys are appended before the first rows run.
+    // A batch appends only with all rows of the pass (QueryRows::Append), so with several batches all keys are appended
+    // before the first one.
     for (const RingPart& part : parts) AppendKeys(part);
   }
   // Workspace of the device alone: no other device reads it, so later ops on the stream may reuse it at once.

@@ -46,7 +46,7 @@ class ChunkOfRow {
 
   // Replaces x by f(x) and returns the bits of the largest |f(x)| of the warp's share, in every lane. `r` is the row's
   // RMSNorm factor (1 / rms); other prologues ignore it.
-  // Requires: called once, by all lanes of the warp, after Load.
+  // Requires: called once, by all lanes of the warp, after Load and, for RMSNorm, LoadNormWeights.
   __device__ __forceinline__ uint32_t MaxAbsBits(float r) {
     uint32_t most = 0;
 #pragma unroll

@@ -27,7 +27,7 @@ __device__ __forceinline__ void AddTile(uint4 weights, uint32_t rows, uint32_t o
     const uint32_t levels = w[i] & 0x7f7f7f7fu;
     const uint32_t signs = (w[i] ^ a[i]) & 0x80808080u;
     const uint32_t row = offset + 4 * i * kRowBytes;
-    // Of the four levels of a word, one is extracted on the ALU pipe and three on the multiply pipe: neither alone
+    // One of the four levels of a word is extracted on the ALU pipe and three on the multiply pipe: neither pipe alone
     // keeps up.
     uint32_t counts = LoadSharedByte<0>(__byte_perm(levels, rows, 0x7650) + row);
     counts += LoadSharedByte<0>(__dp4a(levels, 0x00000100u, rows) + row + kRowBytes) * 0x100u;

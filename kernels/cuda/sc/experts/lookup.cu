@@ -304,8 +304,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
   Stage stage = decode::MakeStage<1, true>(shared, args.staged);
   float* const norms[2] = {stage.norm_lanes, reinterpret_cast<float*>(stage.rows + args.staged * kDecodeStageBytes)};
   auto* weights = reinterpret_cast<SlotWeights*>(norms[1] + kRowLanes);
-  // A thread reads the norm of the row that its own element belongs to: staged chunk 0 or 1.
-  if (threadIdx.x >= kChunkDims) stage.norm_lanes = norms[1];
+  if (threadIdx.x >= kChunkDims) stage.norm_lanes = norms[1];  // the thread's element is of staged chunk 1
 
   SlotWeights* places = weights + args.max_tasks;
   StagePlaces(args, places);
@@ -323,16 +322,13 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
   };
   const auto counts_of = [&](int, uint32_t) { return decode::CountsOf(args); };
   const auto find_weights = [&] { FindWeights<kPolls>(args, first_row, last_chunk, places, weights); };
-  // Loads the first kEarly weight tiles. The other tiles of the ring follow once the count rows are staged: loads
-  // return in order, and the count rows are what all warps wait for.
+  // The other tiles of the ring follow once the count rows, for which all warps wait, are staged: loads return in order.
   const auto load_first = [&](const Walk::InMatrix& place) {
     current.TakeFrom(place);
     decode::LoadTiles<0, kEarly>(current.unit, ring);
     scale = decode::LoadScale(current.unit);
   };
-  // Data that is complete before this kernel begins is used before WaitForPrevious: for gate and up projections the
-  // rows, while the router chooses experts; for the down projection the choice of experts, while gate and up are
-  // summed.
+  // Data complete before this kernel begins is used before WaitForPrevious: rows (gate, up) or chosen experts (down).
   if (kPolls || args.x_settled) {
     take_rows();
     __syncthreads();
@@ -345,8 +341,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
     load_first(place);
   }
   WaitForPrevious();
-  // After the wait, not before: `chosen` is then complete before the next kernel begins, which may read it early
-  // (DeviceContext::Settle).
+  // After the wait: `chosen` is then complete before the next kernel begins, which may read it early (Settle).
   StartNext();
   args.reporter.Begin();
   if (args.post.words != nullptr) ClearRow(args.post, block, static_cast<int>(gridDim.x));

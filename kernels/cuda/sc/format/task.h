@@ -22,8 +22,10 @@ struct ScKernelTask {
   int64_t out_stride = 0;          // floats from one token of `out` to the next
   int rows = 0;                    // output features of the weight
   int rows_padded = 0;             // output features, padded to a multiple of kRowPadding
-  int first_block = 0;             // number of row blocks, of the kernel's size, in the tasks before this one
-  bool add = false;                // true: out = out + y; false: out = y
+  // Index of the task's first block of weight rows, counted over all tasks of the call, padding included. A block is a
+  // group of 16 rows; in the prefill kernels it is a super tile of kSuperRows rows.
+  int first_block = 0;
+  bool add = false;  // true: out = out + y; false: out = y
 };
 
 inline ScKernelTask MakeKernelTask(const ScLinearTask& task, int first_block) {

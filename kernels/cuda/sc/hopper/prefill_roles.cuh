@@ -4,48 +4,12 @@
 #pragma once
 
 #include "kernels/cuda/device/hopper.cuh"
+#include "kernels/cuda/sc/hopper/prefill_partials.cuh"
 #include "kernels/cuda/sc/hopper/prefill_ring.cuh"
 #include "kernels/cuda/sc/hopper/ranks.cuh"
 #include "kernels/cuda/sc/tensor_core/operand.cuh"
 
 namespace stoch::cuda::prefill {
-
-// y of a tile that is cut into pieces passes through device memory, from the block and thread that computed one piece
-// to the same block rank and thread of the next piece. PartialOf and FlagOf: this thread's first accumulator, and this
-// warp's flag, of tile `rest_tile` of the schedule's rest and block `rank` of a cluster.
-__device__ __forceinline__ float* PartialOf(const PrefillArgs& args, int rest_tile, uint32_t rank) {
-  return args.partial + (static_cast<int64_t>(rest_tile) * kPrefillCluster + rank) * kAccumulators * kConsumers +
-         threadIdx.x;
-}
-__device__ __forceinline__ int* FlagOf(const PrefillArgs& args, int rest_tile, uint32_t rank) {
-  return args.flags + (rest_tile * kPrefillCluster + static_cast<int>(rank)) * (kConsumers / 32) + threadIdx.x / 32;
-}
-
-// Waits until this warp's flag says that `pieces` pieces are done (acquire), then loads y.
-__device__ inline void LoadPartial(const PrefillArgs& args, int rest_tile, uint32_t rank, int pieces,
-                                   float (&y)[kAccumulators]) {
-  const int* flag = FlagOf(args, rest_tile, rank);
-  int seen;
-  do {
-    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];\n" : "=r"(seen) : "l"(flag) : "memory");
-  } while (seen < pieces);
-  const float* from = PartialOf(args, rest_tile, rank);
-#pragma unroll
-  for (int i = 0; i < kAccumulators; ++i) y[i] = __ldcg(from + i * kConsumers);
-}
-
-// Stores y, then sets this warp's flag to `pieces` (release).
-__device__ inline void StorePartial(const PrefillArgs& args, int rest_tile, uint32_t rank, int pieces,
-                                    const float (&y)[kAccumulators]) {
-  float* to = PartialOf(args, rest_tile, rank);
-#pragma unroll
-  for (int i = 0; i < kAccumulators; ++i) __stcg(to + i * kConsumers, y[i]);
-  __threadfence();
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) {
-    asm volatile("st.release.gpu.global.s32 [%0], %1;\n" ::"l"(FlagOf(args, rest_tile, rank)), "r"(pieces) : "memory");
-  }
-}
 
 // A consumer thread. Every instruction of a stage counts: while the tensor cores are busy, the other pipes get less
 // than half of the issue slots (measured: 15 shifts for each m64n128k256). So whatever a stage needs beyond its
@@ -479,7 +443,8 @@ struct Consumer {
           static_cast<int64_t>(row / kTileRows) * s.dim_blocks + piece.chunk_begin * s.blocks_per_chunk;
       const uint32_t* codes = reinterpret_cast<const uint32_t*>(task.codes + first_tile * kTileBytes +
                                                                 row % kTileRows * kTileDims + lane % 4 * 4);
-      // Tiles of slots always take all chunks. Written so, the kernel for streams of two words spills no registers.
+      // A piece of a tile of expert slots always has all chunks. s.chunks in place of the difference keeps the kernel for
+      // streams of two words from spilling registers.
       const int chunks = kIsGrouped<Args> ? s.chunks : piece.chunk_end - piece.chunk_begin;
       // With ChunkWordsArgs all tiles take the full width: four lengths times three widths would be twelve loops, whose
       // registers do not fit.

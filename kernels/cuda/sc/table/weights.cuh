@@ -17,7 +17,9 @@ inline constexpr int kPartTiles = kChunkDims / kTileDims / kParts;
 struct Unit {
   const uint8_t* codes = nullptr;  // this lane's 16 bytes of tile 0 of the first block: row lane
   const float* scales = nullptr;   // scale of the unit's first row in the chunk
-  int tiles = 0;                   // weight tiles of the part; 0: past the block's last unit
+  // Weight tiles that each block of kUnitRows rows has in the part. 0 or less: none, past the thread block's last unit
+  // or in a short last chunk that ends before the part.
+  int tiles = 0;
 };
 static_assert(kUnitRows == kTileRows && kRowPadding % (2 * kUnitRows) == 0);
 inline constexpr int kUnitPairs = 4;  // pairs of weight tiles of a unit

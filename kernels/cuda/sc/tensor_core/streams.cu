@@ -1,172 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <type_traits>
-
 #include "kernels/base/check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/prologue/held_codes.cuh"
 #include "kernels/cuda/prologue/norm_factor.cuh"
 #include "kernels/cuda/runtime/launch.h"
-#include "kernels/cuda/sc/hopper/grouped_kernels.h"
-#include "kernels/cuda/sc/hopper/row_group_kernels.h"
-#include "kernels/cuda/sc/tensor_core/streams.cuh"
+#include "kernels/cuda/sc/tensor_core/expand.cuh"
 
 namespace stoch::cuda {
 namespace {
-
-// -------------------------------------------------------------------------------------- Activations that are codes
-// ----
-
-constexpr int kThreads = 256;
-constexpr int kTokensPerPass = kThreads / 4;  // four lanes of a warp serve the 16 dimensions of a token
-constexpr int kTokensPerBlock = 1024;         // enough to pay for staging the streams of the block's 16 dimensions
-constexpr int kFewestStagedTokens = 512;  // calls with fewer tokens load less when they load only the streams needed
-
-// Words of half `half` of the stream of one level in one dimension of a chunk, zero extended to four words.
-template <int kWords>
-__device__ __forceinline__ uint4 LoadStream(const ScTables& tables, const uint32_t* streams, int dim_in_chunk,
-                                            int level, int half) {
-  const uint32_t* stream =
-      streams +
-      (static_cast<int64_t>(dim_in_chunk & (tables.masks - 1)) * tables.levels + level) * tables.stream_words +
-      half * kWords;
-  if constexpr (kWords == 4) {  // stream_words is 4 or 8, so every half is 16-byte aligned
-    return __ldg(reinterpret_cast<const uint4*>(stream));
-  } else {
-    uint32_t w[4] = {};
-#pragma unroll
-    for (int k = 0; k < kWords; ++k) w[k] = half * kWords + k < tables.stream_words ? __ldg(stream + k) : 0;
-    return make_uint4(w[0], w[1], w[2], w[3]);
-  }
-}
-
-// Tokens of a call whose rows all have one stream length: token t is row t.
-struct NoRows {};
-// Whether rows have stream lengths of their own.
-template <typename Rows>
-inline constexpr bool kHasLengths = std::is_same_v<Rows, RowStreams> || std::is_same_v<Rows, MixedGroupRows>;
-
-// The streams by slot, and the slots of the rows, of either type of rows with kHasLengths.
-__device__ __forceinline__ const RowStreams& LengthsOf(const RowStreams& rows) { return rows; }
-__device__ __forceinline__ const RowStreams& LengthsOf(const MixedGroupRows& rows) { return rows.lengths; }
-
-// Expands codes to streams. Block (x, y) takes block x of 16 dimensions and tokens y * kTokensPerBlock and on; four
-// lanes serve a token. Block (0, 0) also zeroes `flags`.
-// kStaged: the streams of all levels of the 16 dimensions are staged in shared memory first; not with kHasLengths.
-// Rows says which row of `a` a token is: NoRows, token t is row t; RowStreams, token t is row t with lengths of their own;
-// SlotRows, tokens are slots of experts; GroupRows, tokens are the rows of one group of lengths; MixedGroupRows, the
-// rows of a group with lengths of their own.
-template <int kWords, bool kStaged, typename Rows>
-__global__ void __launch_bounds__(kThreads)
-    ExpandStreamsKernel(ScTables tables, ScActivationView a, ScStreams out, int* flags, int flag_count, Rows rows) {
-  constexpr bool kSlots = std::is_same_v<Rows, SlotRows>;
-  constexpr bool kMixed = kHasLengths<Rows>;
-  constexpr bool kGroup = std::is_base_of_v<GroupRows, Rows>;
-  static_assert(!(kStaged && kMixed));
-  // [16 dims][levels][halves] entries of 4 words, of which kWords are used.
-  extern __shared__ uint4 staged[];
-  const int dim_block = static_cast<int>(blockIdx.x);
-  const int block_in_chunk = dim_block % out.blocks_per_chunk;
-  StartNext();
-  if constexpr (kStaged) {
-    for (int dim = static_cast<int>(threadIdx.x) / 32; dim < 16; dim += kThreads / 32) {
-      for (int i = static_cast<int>(threadIdx.x) % 32; i < tables.levels * out.halves; i += 32) {
-        staged[dim * tables.levels * out.halves + i] =
-            LoadStream<kWords>(tables, tables.streams, block_in_chunk * 16 + dim, i / out.halves, i % out.halves);
-      }
-    }
-  }
-  WaitForPrevious();
-  if (blockIdx.x == 0 && blockIdx.y == 0) {
-    for (int i = static_cast<int>(threadIdx.x); i < flag_count; i += kThreads) flags[i] = 0;
-  }
-  __syncthreads();
-
-  const int lane = static_cast<int>(threadIdx.x) & 3;
-  const int first_token = static_cast<int>(blockIdx.y) * kTokensPerBlock;
-  int end_token = min(first_token + kTokensPerBlock, out.tokens_padded());
-  if constexpr (kSlots) end_token = min(end_token, (*rows.tiles - rows.first_tile) * out.tile_tokens);
-  if constexpr (kGroup) end_token = min(end_token, rows.group->rows);
-  for (int token = first_token + static_cast<int>(threadIdx.x) / 4; token < end_token; token += kTokensPerPass) {
-    uint32_t codes = 0;
-    int row = token;
-    if constexpr (kSlots) {
-      const int slot = rows.slots[rows.first_tile * out.tile_tokens + token];
-      if (slot < 0) continue;
-      row = slot / rows.row_slots;
-    }
-    if constexpr (kGroup) row = rows.order[rows.group->first + token];
-    if (kSlots || kGroup || token < out.tokens) {
-      codes = *reinterpret_cast<const uint32_t*>(a.codes + row * a.dims.padded + dim_block * 16 + lane * 4);
-    }
-    const uint32_t* streams = tables.streams;
-    [[maybe_unused]] float gain = 0.0f;
-    if constexpr (kMixed) {
-      const int64_t chunk = dim_block / out.blocks_per_chunk;
-      const RowStreams& lengths = LengthsOf(rows);
-      const RowSlots& slots = lengths.slots;
-      const int slot = (kGroup || token < out.tokens) && slots.slots != nullptr
-                           ? slots.slots[row * slots.per_row + (slots.per_row > 1 ? chunk : 0)]
-                           : 0;
-      streams = lengths.tables[slot].streams;
-      gain = lengths.tables[slot].gain;
-    }
-    for (int half = 0; half < out.halves; ++half) {
-      uint32_t* block =
-          reinterpret_cast<uint32_t*>(out.data + out.block_offset(token / out.tile_tokens, dim_block, half));
-      const int column = token % out.tile_tokens * 4 + lane;
-      const auto entry = [&](int j, int level) {
-        uint4 stream = make_uint4(0, 0, 0, 0);
-        if constexpr (kStaged) {
-          stream = staged[((lane * 4 + j) * tables.levels + level) * out.halves + half];
-        } else if (!kMixed || streams != nullptr) {
-          stream = LoadStream<kWords>(tables, streams, block_in_chunk * 16 + lane * 4 + j, level, half);
-        }
-        return stream;
-      };
-      StoreUnits<kWords>(
-          codes, kWords, entry, [&](int k) { return ValidBits(half * kWords + k, tables.stoc_len); },
-          [&](int unit, uint32_t word) { block[unit * out.tile_tokens * 4 + column] = word; });
-    }
-    if (lane == 0 && block_in_chunk == 0) {
-      const int64_t chunk = dim_block / out.blocks_per_chunk;
-      out.scales[chunk * out.tokens_padded() + token] =
-          kSlots || kGroup || token < out.tokens ? a.scales[chunk * a.tokens + row] : 0.0f;
-      if constexpr (kMixed) out.gains[chunk * out.tokens_padded() + token] = gain;
-    }
-  }
-}
-
-template <int kWords, typename Rows>
-void Launch(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out, int* flags,
-            int flag_count, const Rows& rows) {
-  const dim3 grid(static_cast<unsigned>(out.dim_blocks),
-                  static_cast<unsigned>((out.tokens_padded() + kTokensPerBlock - 1) / kTokensPerBlock));
-  if constexpr (kHasLengths<Rows>) {
-    LaunchOverlapped(ctx, ExpandStreamsKernel<kWords, false, Rows>, grid, dim3(kThreads), 0, tables, a, out, flags,
-                     flag_count, rows);
-  } else {
-    const bool is_staged = out.tokens >= kFewestStagedTokens;
-    const int shared = is_staged ? 16 * tables.levels * out.halves * 16 : 0;
-    const auto kernel = is_staged ? ExpandStreamsKernel<kWords, true, Rows> : ExpandStreamsKernel<kWords, false, Rows>;
-    AllowShared(ctx, kernel, static_cast<size_t>(shared));
-    LaunchOverlapped(ctx, kernel, grid, dim3(kThreads), static_cast<size_t>(shared), tables, a, out, flags, flag_count,
-                     rows);
-  }
-}
-
-template <typename Rows>
-void LaunchWords(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
-                 int* flags, int flag_count, const Rows& rows) {
-  switch (out.words) {
-    case 1: return Launch<1>(ctx, tables, a, out, flags, flag_count, rows);
-    case 2: return Launch<2>(ctx, tables, a, out, flags, flag_count, rows);
-    case 3: return Launch<3>(ctx, tables, a, out, flags, flag_count, rows);
-    default: return Launch<4>(ctx, tables, a, out, flags, flag_count, rows);
-  }
-}
-
-// ------------------------------------------------------------------------------------- Activations that are floats
-// ----
 
 constexpr int kRowThreads = 1024;
 constexpr int kRowWarps = kRowThreads / kWarp;
@@ -216,7 +57,7 @@ __global__ void __launch_bounds__(kRowThreads, 1) StreamRowsKernel(const __grid_
   uint32_t* const codes = reinterpret_cast<uint32_t*>(table + entries) + warp * (kRowsAtOnce * kCodePitch);
   StartNext();
   for (int i = static_cast<int>(threadIdx.x); i < entries; i += kRowThreads) {
-    table[i] = LoadStream<kWords>(args.tables, args.tables.streams, i / levels, i % levels, 0);
+    table[i] = expand::LoadStream<kWords>(args.tables, args.tables.streams, i / levels, i % levels, 0);
   }
   WaitForPrevious();
   if constexpr (P != Prologue::kRmsNorm) args.reporter.Begin();
@@ -287,8 +128,8 @@ void LaunchRows(DeviceContext& ctx, const StreamRowsArgs& args, size_t shared_by
 
 void LaunchExpandStreams(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
                          int* flags, int flag_count, const RowStreams* rows) {
-  if (rows != nullptr) return LaunchWords(ctx, tables, a, out, flags, flag_count, *rows);
-  LaunchWords(ctx, tables, a, out, flags, flag_count, NoRows{});
+  if (rows != nullptr) return expand::LaunchWords(ctx, tables, a, out, flags, flag_count, *rows);
+  expand::LaunchWords(ctx, tables, a, out, flags, flag_count, expand::NoRows{});
 }
 
 void LaunchStreamRows(DeviceContext& ctx, Scratch& scratch, const ScTables& tables, const ScDims& dims,
@@ -316,23 +157,6 @@ void LaunchStreamRows(DeviceContext& ctx, Scratch& scratch, const ScTables& tabl
     case 3: return LaunchRows<3>(ctx, args, shared_bytes);
     default: return LaunchRows<4>(ctx, args, shared_bytes);
   }
-}
-
-void LaunchExpandGroup(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
-                       int* flags, int flag_count, const GroupRows& rows) {
-  LaunchWords(ctx, tables, a, out, flags, flag_count, rows);
-}
-
-void LaunchExpandGroup(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
-                       int* flags, int flag_count, const MixedGroupRows& rows) {
-  LaunchWords(ctx, tables, a, out, flags, flag_count, rows);
-}
-
-void LaunchExpandSlots(DeviceContext& ctx, const ScTables& tables, const ScActivationView& a, const ScStreams& out,
-                       const SlotRows& rows) {
-  STOCH_CHECK(out.words == 2 || out.words == 4);
-  const auto launch = out.words == 2 ? Launch<2, SlotRows> : Launch<4, SlotRows>;
-  launch(ctx, tables, a, out, nullptr, 0, rows);
 }
 
 }  // namespace stoch::cuda

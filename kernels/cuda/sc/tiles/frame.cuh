@@ -38,7 +38,7 @@ struct TileArgs {
   int token_tiles = 0;            // tiles of tokens
   int chunks = 0;
   int dim_blocks = 0;               // blocks of 16 dimensions of a row, padding included
-  int blocks_per_chunk = 0;         // blocks of 16 dimensions of a chunk; the last may have fewer
+  int blocks_per_chunk = 0;         // blocks of 16 dimensions of a chunk; a row's last chunk may have fewer
   const uint16_t* ranks = nullptr;  // [masks][levels] rank (ones of the stream) of each weight level; null: DirectRanks
   int masks = 1;
   int levels = 128;
