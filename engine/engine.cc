@@ -168,6 +168,22 @@ void Engine::Observe(StepObserver* observer) {
   state_->observer = observer;
 }
 
+namespace {
+
+// Fills the masks of all items; empty if no item has masks.
+std::function<void()> MaskFiller(std::span<const StepItem> items) {
+  std::vector<const RowQueries*> masked;
+  for (const StepItem& item : items) {
+    if (item.queries != nullptr && item.queries->fill_masks) masked.push_back(item.queries);
+  }
+  if (masked.empty()) return {};
+  return [masked = std::move(masked)] {
+    for (const RowQueries* queries : masked) queries->fill_masks();
+  };
+}
+
+}  // namespace
+
 void Engine::Begin(std::span<const StepItem> items) {
   STOCH_CHECK(steps_in_flight() < max_steps());
   state_->ForgetRows();
@@ -205,7 +221,7 @@ void Engine::Begin(std::span<const StepItem> items) {
   for (const StepItem& item : items) item.sequence->in_flight_ = true;
   if (state_->observer != nullptr) state_->observer->OnBegin(items);
   try {
-    state_->model->Begin(layout, queries);
+    state_->model->Begin(layout, queries, MaskFiller(items));
   } catch (...) {
     Abandon();
     throw;

@@ -87,6 +87,9 @@ struct RowQueries {
   std::vector<TokenPick> picks;      // the tokens after the last rows, one each, in order; their `row` is not read
   int top = -1;                      // 0 or more: log-probability of those too, and of so many alternatives each
   std::span<const int32_t> targets;  // kAll: for the first rows, a token each whose log-probability is wanted
+  // Writes the masks that the picks refer to; until then, too, each mask allows at least one token. Begin calls it
+  // while the devices run the layers, and again if the step is begun again. Must not throw.
+  std::function<void()> fill_masks;
 };
 
 // The share of one sequence in a pass: its next `num_tokens` pending tokens (1..pending()).

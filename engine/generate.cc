@@ -92,22 +92,27 @@ Generation::Generation(Engine& engine, GenerateRequest request, PrefixCache* pre
   if (max_tokens_ == 0 && !request_.prompt_logprobs) Finish(FinishReason::kLength);
 }
 
-// The grammar up to the ids so far; those that are stepped again follow as they come.
 void Generation::BeginGuide() {
   Validate(request_.grammar);
   if (!engine_->options().make_guide) {
     throw InvalidInput("a grammar needs a tokenizer, and a build with grammars");
   }
   guide_ = engine_->options().make_guide(request_.grammar, stop_ids_);
-  mask_.resize(static_cast<size_t>(TokenMaskWords(engine_->config().vocab_size)));
-  for (const int32_t id : result_.ids) guide_->Accept(id);
-  guide_->Fill(mask_);
+  mask_.assign(static_cast<size_t>(TokenMaskWords(engine_->config().vocab_size)), ~0u);
 }
 
-void Generation::FollowGuide(int32_t id) {
-  if (guide_ == nullptr) return;
-  guide_->Accept(id);
-  guide_->Fill(mask_);
+// Writes the mask of the next pick while the device runs the layers. If the guide throws, Accept throws that error.
+void Generation::FillMask() {
+  if (is_filled_ && guided_ == result_.ids.size()) return;
+  is_filled_ = false;
+  try {
+    for (; guided_ < result_.ids.size(); ++guided_) guide_->Accept(result_.ids[guided_]);
+    guide_->Fill(mask_);
+    is_filled_ = true;
+  } catch (...) {
+    guide_error_ = std::current_exception();
+    std::fill(mask_.begin(), mask_.end(), ~0u);
+  }
 }
 
 // Whether emitted ids are stepped as they were at first, one in each pass.
@@ -179,7 +184,10 @@ void Generation::Ask(const StepItem& item) {
 void Generation::AskPicks() {
   const int64_t position = IdsWithoutDrafts();
   queries_.picks.push_back(MakePick(request_.sampling, counts_.entries(), position));
-  if (guide_ != nullptr) queries_.picks.back().allowed = mask_;
+  if (guide_ != nullptr) {
+    queries_.picks.back().allowed = mask_;
+    queries_.fill_masks = [this] { FillMask(); };
+  }
   draft_counts_.clear();
   TokenCounts counts = HasPenalties(request_.sampling) && drafts_ > 0 ? counts_ : TokenCounts{};
   for (int64_t i = 0; i < drafts_; ++i) {
@@ -213,6 +221,7 @@ int64_t Generation::Accept(const StepItem& item, int64_t first_row, const std::f
 
 // Picks after the rows before `end_row`: the first, and after each draft that was picked one more.
 void Generation::AcceptPicks(int64_t end_row, const std::function<bool(int32_t)>& on_id) {
+  if (guide_error_) std::rethrow_exception(guide_error_);
   const int64_t drafted = drafts_;
   if (drafted > 0) {
     ++result_.drafts.passes;
@@ -284,7 +293,6 @@ bool Generation::Emit(int32_t id) {
   } else {
     ForgetDrafts();
     sequence_->Append({&id, 1});
-    FollowGuide(id);
   }
   return drafted;
 }

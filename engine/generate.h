@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -100,7 +101,7 @@ class Generation {
   void Ask(const StepItem& item);
   void AskPicks();
   void BeginGuide();
-  void FollowGuide(int32_t id);
+  void FillMask();
   void AcceptPromptLogprobs(const StepItem& item, int64_t first_row);
   TokenLogprob LogprobOf(int64_t row) const;
   void KeepPrefix();
@@ -125,6 +126,9 @@ class Generation {
   TokenCounts counts_;
   std::unique_ptr<TokenGuide> guide_;          // null: every token may come
   std::vector<uint32_t> mask_;                 // of the next pick, with a guide
+  size_t guided_ = 0;                          // ids that guide_ has accepted
+  bool is_filled_ = false;                     // mask_ is the mask after guided_ ids
+  std::exception_ptr guide_error_;             // thrown by guide_ in FillMask; Accept throws it
   std::unique_ptr<DraftSource> draft_source_;  // null: nothing is drafted
   int64_t drafts_ = 0;                         // the last tokens of the sequence, which no pass has confirmed
   RowQueries queries_;                         // of the item that Next gave last

@@ -235,7 +235,8 @@ void DecoderModel::CopyHidden(int layers, float* rows) {
   next_tap_ = {layers, rows};
 }
 
-void DecoderModel::Begin(const PassLayout& layout, const LogitQueries& queries) {
+void DecoderModel::Begin(const PassLayout& layout, const LogitQueries& queries,
+                         const std::function<void()>& fill_masks) {
   const HiddenTap tap = std::exchange(next_tap_, {});
   const size_t lane = FreeLane();
   ForgetOutput();
@@ -253,6 +254,7 @@ void DecoderModel::Begin(const PassLayout& layout, const LogitQueries& queries) 
   flight.picks = queries.picks.size();
   flight.logprobs = queries.logprobs.size();
   flight.only_largest = flight.logits_end == 1 && NeedOnlyLargest(queries);
+  flight.head_apart = static_cast<bool>(fill_masks);
   flight.pieces = CutPass(layout, PiecesFor(rows, num_stages, options_.min_piece_rows), cut_rules_);
   // Passes of one token per sequence repeat with the same shapes; a prompt's shape rarely comes twice.
   LogitQueries padded;
@@ -275,11 +277,13 @@ void DecoderModel::Begin(const PassLayout& layout, const LogitQueries& queries) 
     flight.key = graph_key_ + ":lane=" + std::to_string(flight.lane) + ",rows=" + std::to_string(rows) +
                  ",context=" + std::to_string(ContextBucket(longest)) +
                  ",pieces=" + std::to_string(flight.pieces.size()) + ",picks=" + std::to_string(flight.picks) +
-                 ",logprobs=" + std::to_string(flight.logprobs) + (flight.only_largest ? ",largest" : "");
+                 ",logprobs=" + std::to_string(flight.logprobs) + (flight.only_largest ? ",largest" : "") +
+                 (flight.head_apart ? ",apart" : "");
   }
   for (const TokenPick& pick : uploaded->picks) flight.pick_rows.push_back(pick.row);
   for (const LogProbQuery& query : uploaded->logprobs) flight.logprob_rows.push_back(query.row);
-  if (flight.picks + flight.logprobs > 0) stages_.back()->UploadQueries(flight.lane, *uploaded);
+  const bool has_queries = flight.picks + flight.logprobs > 0;
+  if (has_queries && !flight.head_apart) stages_.back()->UploadQueries(flight.lane, *uploaded);
   for (size_t p = 0; p < flight.pieces.size(); ++p) {
     for (const auto& stage : stages_) stage->Upload(flight.lane, p, flight.pieces[p].layout);
   }
@@ -289,6 +293,11 @@ void DecoderModel::Begin(const PassLayout& layout, const LogitQueries& queries) 
     const auto end = static_cast<size_t>(StagesIssued(num_stages, i, in_flight));
     Issue(flights_[static_cast<size_t>(i)], waiting_stage_ < stages_.size() ? waiting_stage_ : end);
   }
+  if (!flight.head_apart) return;
+  fill_masks();
+  if (has_queries) stages_.back()->UploadQueries(flight.lane, *uploaded);
+  flight.has_queries = true;
+  IssueHead(flight);
 }
 
 void DecoderModel::Issue(Flight& flight, size_t end) {
@@ -307,11 +316,20 @@ void DecoderModel::Issue(Flight& flight, size_t end) {
       if (stage.devices().empty()) continue;  // its layers run on other ranks
       backend_->RunGraph(stage.devices(), flight.key.empty() ? flight.key : flight.key + part, [&] {
         stage.Run(piece, flight.tap);
-        if (is_last && stage.role().has_head) RunHead(flight, stage);
+        if (is_last && stage.role().has_head && !flight.head_apart) RunHead(flight, stage);
       });
     }
   }
   flight.issued = end;
+  if (flight.head_apart) IssueHead(flight);
+}
+
+// Does nothing until the last layers are issued and the queries are uploaded, whichever comes last.
+void DecoderModel::IssueHead(const Flight& flight) {
+  ModelStage& stage = *stages_.back();
+  if (flight.issued < stages_.size() || !flight.has_queries || !stage.role().has_head) return;
+  backend_->RunGraph(stage.devices(), flight.key.empty() ? flight.key : flight.key + ",head",
+                     [&] { RunHead(flight, stage); });
 }
 
 // Block by block of logits, each with the queries about its rows, and nobody waits in between.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -38,9 +39,11 @@ class DecoderModel {
   // Begins one pass: embedding and decoder layers, the first logits and whatever else `queries` ask for; keys and
   // values of its tokens go to the cache pages the layout names. May return before any of it ran. What the queries
   // refer to is copied.
+  // fill_masks: if not empty, called once before this returns, while the devices run the layers. Masks that `queries`
+  //           refer to are read only after that call. Must not throw.
   // Requires: fewer than options.shape.lanes passes in flight; none of them on a sequence of the layout; rows of the
   //           queries are output rows, ascending.
-  void Begin(const PassLayout& layout, const LogitQueries& queries);
+  void Begin(const PassLayout& layout, const LogitQueries& queries, const std::function<void()>& fill_masks = {});
   // The next pass also copies its residual stream, once `layers` decoder layers ran (0: the embeddings), to the host:
   // F32 [rows of the pass, hidden_size]. It runs without graphs, and `rows` is written until it is finished.
   // Errors:   InvalidInput for layers of another rank. Requires: 0 <= layers <= num_hidden_layers.
@@ -80,6 +83,8 @@ class DecoderModel {
     size_t picks = 0;
     size_t logprobs = 0;
     bool only_largest = false;                     // of the one row of logits: its pick is the first of the ranking
+    bool head_apart = false;                       // the head is issued after fill_masks, not with the last layer
+    bool has_queries = false;                      // head_apart: the queries are uploaded
     std::vector<int32_t> pick_rows, logprob_rows;  // where there may be several blocks of logits
     HiddenTap tap;
   };
@@ -98,6 +103,7 @@ class DecoderModel {
   DecoderWorkspace* WorkspaceOn(const DecoderShard& shard, bool divided, bool is_first, bool layers, bool head);
   size_t FreeLane() const;
   void Issue(Flight& flight, size_t end);  // stages up to `end`
+  void IssueHead(const Flight& flight);    // head_apart: after the last layer and the queries
   void RunHead(const Flight& flight, ModelStage& stage) const;
   void ForgetOutput();
   void CheckFinite();

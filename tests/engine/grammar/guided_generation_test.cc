@@ -3,10 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 #include <random>
+#include <string>
+#include <vector>
 
 #include "engine/generate.h"
 #include "engine/speculation/ngram_drafts.h"
+#include "kernels/wrappers/forwarding_backend.h"
 #include "tests/engine/logits_cases.h"
 #include "tests/support/backends_under_test.h"
 #include "tests/support/counting_guide.h"
@@ -18,7 +22,7 @@ namespace {
 
 constexpr int32_t kEos = CountingGuide::kEnd;
 
-class Guided : public testing::TestWithParam<BackendUnderTest> {
+class GuidedAnswers : public testing::Test {
  protected:
   void Open(const std::shared_ptr<Backend>& backend, const std::function<void(EngineOptions*)>& change = nullptr) {
     model_ = TinyLogitsModel(scratch_.path());
@@ -54,6 +58,8 @@ class Guided : public testing::TestWithParam<BackendUnderTest> {
   LogitsModel model_;
   std::unique_ptr<Engine> engine_;
 };
+
+class Guided : public GuidedAnswers, public testing::WithParamInterface<BackendUnderTest> {};
 
 TEST_P(Guided, GreedyAndSampledAnswersObey) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
@@ -146,6 +152,101 @@ TEST_P(Guided, AreRefusedWithoutGrammars) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
   Open(backend, [](EngineOptions* options) { options->make_guide = nullptr; });
   ExpectInvalid([&] { Run(Request(0)); }, {"grammar", "tokenizer"});
+}
+
+// Notes the calls of a pass, from its layers to its pick.
+class NotingBackend final : public ForwardingBackend {
+ public:
+  NotingBackend(std::shared_ptr<Backend> inner, std::vector<std::string>* notes)
+      : ForwardingBackend(std::move(inner)), notes_(notes) {}
+  void Attention(const AttentionCall& call) override {
+    if (notes_->empty() || notes_->back() != "layer") notes_->emplace_back("layer");
+    ForwardingBackend::Attention(call);
+  }
+  void UploadLogitQueries(LogitQueryBuffer& buffer, const LogitQueries& queries) override {
+    notes_->emplace_back("upload");
+    ForwardingBackend::UploadLogitQueries(buffer, queries);
+  }
+  void PickTokens(const LogitRows& logits, LogitQueryBuffer& buffer, const QueryRange& range) override {
+    notes_->emplace_back("pick");
+    ForwardingBackend::PickTokens(logits, buffer, range);
+  }
+
+ private:
+  std::vector<std::string>* notes_;
+};
+
+class NotingGuide final : public TokenGuide {
+ public:
+  NotingGuide(int32_t step, std::vector<std::string>* notes) : guide_(step, 12), notes_(notes) {}
+  void Fill(std::span<uint32_t> mask) override {
+    notes_->emplace_back("mask");
+    guide_.Fill(mask);
+  }
+  void Accept(int32_t id) override { guide_.Accept(id); }
+
+ private:
+  CountingGuide guide_;
+  std::vector<std::string>* notes_;
+};
+
+// On a GPU the layers run while the host makes the mask.
+TEST_F(GuidedAnswers, HaveTheirMasksMadeWhileLayersRun) {
+  std::vector<std::string> notes;
+  const auto backend =
+      std::make_shared<NotingBackend>(OpenBackend("cpu", {.threads = 1, .cpu_variant = ""}, nullptr), &notes);
+  Open(backend, [&](EngineOptions* options) {
+    options->make_guide = [&](const GrammarSpec& grammar, std::span<const int32_t>) {
+      return std::make_unique<NotingGuide>(std::stoi(grammar.text), &notes);
+    };
+  });
+  GenerateRequest request = Request(0);
+  const std::vector<std::string> guided = {"layer", "mask", "upload", "pick"};
+  std::vector<std::string> expected;
+  for (const std::vector<int32_t> ids = Run(request).ids; expected.size() < 4 * ids.size();) {
+    expected.insert(expected.end(), guided.begin(), guided.end());
+  }
+  EXPECT_EQ(notes, expected);
+  notes.clear();
+  request.grammar = {};
+  request.max_tokens = 1;
+  (void)Run(request);
+  EXPECT_EQ(notes, (std::vector<std::string>{"upload", "layer", "pick"}));
+}
+
+// Throws at the mask after two ids.
+class FailingGuide final : public TokenGuide {
+ public:
+  void Fill(std::span<uint32_t> mask) override {
+    if (ids_ == 2) throw InvalidInput("the grammar comes to nothing");
+    std::fill(mask.begin(), mask.end(), 0u);
+    mask.front() = 8;
+  }
+  void Accept(int32_t /*id*/) override { ++ids_; }
+
+ private:
+  int ids_ = 0;
+};
+
+TEST_F(GuidedAnswers, FailAloneInAPassOfSeveral) {
+  Open(OpenBackend("cpu", {.threads = 1, .cpu_variant = ""}, nullptr), [](EngineOptions* options) {
+    options->make_guide = [](const GrammarSpec& grammar, std::span<const int32_t>) -> std::unique_ptr<TokenGuide> {
+      if (grammar.text == "fails") return std::make_unique<FailingGuide>();
+      return std::make_unique<CountingGuide>(std::stoi(grammar.text), 12);
+    };
+  });
+  Generation fails(*engine_, Request(0, "fails"));
+  Generation good(*engine_, Request(1));
+  for (int pass = 0; !good.done(); ++pass) {
+    std::vector<StepItem> items = {good.Next(8)};
+    if (pass < 3) items.push_back(fails.Next(8));
+    engine_->Step(items);
+    const int64_t rows = good.Accept(items[0], 0);
+    if (pass < 2) fails.Accept(items[1], rows);
+    if (pass == 2) ExpectInvalid([&] { fails.Accept(items[1], rows); }, {"comes to nothing"});
+  }
+  EXPECT_EQ(fails.result().ids, (std::vector<int32_t>{3, 3}));
+  EXPECT_EQ(good.result().ids, Run(Request(1)).ids);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, Guided, testing::ValuesIn(OneOfEachBackend()),
