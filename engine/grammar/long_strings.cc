@@ -15,13 +15,16 @@ namespace {
 
 // One character of a string with bounds, as xgrammar writes it.
 constexpr std::string_view kCharacter = R"([^\"\\\r\n])";
-// Strings with fewer characters to choose of are left as they are.
+// A string stays as it is if its bounds differ by less than kFew characters and it must have at most kBlock characters.
 constexpr int64_t kFew = 4;
+constexpr int64_t kBlock = 8;
 
 struct Repeated {
   int64_t least;
-  int64_t most;
-  size_t end;  // behind the brace
+  int64_t most;  // -1: any number
+  size_t end;    // index after the closing brace
+
+  bool is_long() const { return least > kBlock || (most >= 0 && most - least >= kFew); }
 };
 
 bool IsOfName(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-' || c == '.'; }
@@ -51,16 +54,46 @@ class Counted {
  public:
   // Characters of the rule `name`, as many as that.
   std::string Of(const std::string& name, const Repeated& bounds) {
-    std::string rule = name + "_at_most_" + std::to_string(bounds.most - bounds.least);
-    rules_[rule] = rule + "[max_chars=" + std::to_string(bounds.most - bounds.least) + "] ::= ((" +
-                   std::string(kCharacter) + "*))\n";
-    if (bounds.least == 0) return rule;
-    const std::string least = std::to_string(bounds.least);
-    return name + "{" + least + ", " + least + "} " + rule;
+    const std::string first = Exactly(name, bounds.least);
+    const std::string rest = bounds.most < 0 ? name + "{0, -1}" : AtMost(name, bounds.most - bounds.least);
+    return first + (first.empty() || rest.empty() ? "" : " ") + rest;
   }
   const std::map<std::string, std::string>& rules() const { return rules_; }
 
  private:
+  std::string AtMost(const std::string& name, int64_t count) {
+    const std::string most = std::to_string(count);
+    if (count == 0) return "";
+    if (count < kFew) return name + "{0, " + most + "}";
+    std::string rule = name + "_at_most_" + most;
+    rules_[rule] = rule + "[max_chars=" + most + "] ::= ((" + std::string(kCharacter) + "*))\n";
+    return rule;
+  }
+
+  std::string Exactly(const std::string& name, int64_t count) {
+    const std::string left = std::to_string(count <= kBlock ? count : count % kBlock);
+    std::string characters = left == "0" ? "" : name + "{" + left + ", " + left + "}";
+    if (count <= kBlock) return characters;
+    return Blocks(name, kBlock, count / kBlock) + (characters.empty() ? "" : " ") + characters;
+  }
+
+  // `count` blocks of `characters` each: a rule for a block of 8 characters, one for 8 such blocks, and so on.
+  std::string Blocks(const std::string& name, int64_t characters, int64_t count) {
+    const auto rule_of = [&name](int64_t some) { return name + "_exactly_" + std::to_string(some); };
+    const std::string rule = rule_of(characters);
+    const std::string body = characters == kBlock ? std::string(kCharacter) : rule_of(characters / kBlock);
+    rules_[rule] = rule + " ::= ((" + Times(body, kBlock) + "))\n";
+    if (count < kBlock) return Times(rule, count);
+    const std::string left = Times(rule, count % kBlock);
+    return Blocks(name, characters * kBlock, count / kBlock) + (left.empty() ? "" : " ") + left;
+  }
+
+  static std::string Times(const std::string& what, int64_t count) {
+    std::string result;
+    for (int64_t i = 0; i < count; ++i) result += (i > 0 ? " " : "") + what;
+    return result;
+  }
+
   std::map<std::string, std::string> rules_;
 };
 
@@ -74,7 +107,7 @@ std::string Rewritten(std::string_view line, const std::set<std::string>& charac
       while (end < line.size() && IsOfName(line[end])) ++end;
       const std::string name(line.substr(at, end - at));
       const std::optional<Repeated> bounds = BoundsAt(line, end);
-      if (bounds && bounds->most - bounds->least >= kFew && characters.contains(name)) {
+      if (bounds && bounds->is_long() && characters.contains(name)) {
         result += counted.Of(name, *bounds);
         at = bounds->end;
         continue;

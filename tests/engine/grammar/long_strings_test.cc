@@ -34,6 +34,21 @@ c_at_most_9[max_chars=9] ::= (([^\"\\\r\n]*))
 )");
 }
 
+TEST(CountedStrings, HaveWhatTheyMustInBlocks) {
+  EXPECT_EQ(
+      WithCountedStrings(R"(root ::= ((c{17, -1} c{64, 64} c{75, 77} c{600, 999} c{8, -1}))
+c ::= (([^\"\\\r\n]))
+)"),
+      R"(root ::= ((c_exactly_8 c_exactly_8 c{1, 1} c{0, -1} c_exactly_64 c_exactly_64 c_exactly_8 c{3, 3} c{0, 2} )"
+      R"(c_exactly_512 c_exactly_64 c_exactly_8 c_exactly_8 c_exactly_8 c_at_most_399 c{8, -1}))
+c ::= (([^\"\\\r\n]))
+c_at_most_399[max_chars=399] ::= (([^\"\\\r\n]*))
+c_exactly_512 ::= ((c_exactly_64 c_exactly_64 c_exactly_64 c_exactly_64 c_exactly_64 c_exactly_64 c_exactly_64 c_exactly_64))
+c_exactly_64 ::= ((c_exactly_8 c_exactly_8 c_exactly_8 c_exactly_8 c_exactly_8 c_exactly_8 c_exactly_8 c_exactly_8))
+c_exactly_8 ::= (([^\"\\\r\n] [^\"\\\r\n] [^\"\\\r\n] [^\"\\\r\n] [^\"\\\r\n] [^\"\\\r\n] [^\"\\\r\n] [^\"\\\r\n]))
+)");
+}
+
 TEST(CountedStrings, MayBeNone) {
   EXPECT_EQ(WithCountedStrings("root ::= ((c{0, 64}))\nc ::= (([a-z]))\n"), "");
   EXPECT_EQ(WithCountedStrings(""), "");
