@@ -15,6 +15,7 @@
 
 #include "engine/grammar/json_text.h"
 #include "engine/grammar/long_strings.h"
+#include "engine/grammar/schema_check.h"
 #include "kernels/base/error.h"
 #include "kernels/logit_queries.h"
 
@@ -54,6 +55,7 @@ std::string Shortened(std::string words) {
 }
 
 xgrammar::CompiledGrammar CompileSchema(xgrammar::GrammarCompiler& compiler, const std::string& schema) {
+  CheckSchema(schema);
   const auto grammar = xgrammar::Grammar::FromJSONSchema(schema, /*any_whitespace=*/true, std::nullopt, std::nullopt,
                                                          /*strict_mode=*/true, kMaxWhitespace);
   const std::string counted = WithCountedStrings(grammar.ToString());
@@ -61,6 +63,7 @@ xgrammar::CompiledGrammar CompileSchema(xgrammar::GrammarCompiler& compiler, con
 }
 
 xgrammar::CompiledGrammar CompileTag(xgrammar::GrammarCompiler& compiler, const std::string& tag) {
+  CheckSchemasOfTag(tag);
   const auto grammar = xgrammar::Grammar::FromStructuralTag(tag);
   if (!std::holds_alternative<xgrammar::Grammar>(grammar)) return compiler.CompileStructuralTag(tag);  // says why not
   const std::string counted = WithCountedStrings(std::get<xgrammar::Grammar>(grammar).ToString());

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/grammar/schema_check.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/error.h"
+#include "loader/bounded_json.h"
+#include "loader/quote.h"
+
+namespace stoch {
+namespace {
+
+constexpr int kDepth = 256;
+
+constexpr std::string_view kUnknown[] = {
+    "not",          "if",       "then",        "else",       "dependentRequired", "dependentSchemas",
+    "dependencies", "contains", "minContains", "maxContains"};
+// Constraints, by what they are about. `type` is none: next to anyOf it says what its options say.
+constexpr std::string_view kOfObjects[] = {"properties",    "required",      "patternProperties",
+                                           "propertyNames", "minProperties", "maxProperties"};
+constexpr std::string_view kOfOthers[] = {"minLength", "maxLength",        "pattern",          "minimum",
+                                          "maximum",   "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
+                                          "items",     "prefixItems",      "minItems",         "maxItems"};
+// In the order in which xgrammar looks for them; the first that is there is all that it reads.
+constexpr std::string_view kWhole[] = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"};
+// Schemas in a schema: a member each, members of a member, entries of a member.
+constexpr std::string_view kOne[] = {"items", "additionalProperties", "unevaluatedProperties", "unevaluatedItems"};
+constexpr std::string_view kNamed[] = {"properties", "patternProperties"};
+constexpr std::string_view kImplyType[] = {"properties", "additionalProperties", "unevaluatedProperties",
+                                           "items",      "prefixItems",          "unevaluatedItems"};
+
+template <class List>
+std::string_view FirstOf(const SortedJson& schema, const List& keywords) {
+  for (const std::string_view keyword : keywords) {
+    if (schema.contains(keyword)) return keyword;
+  }
+  return {};
+}
+
+class SchemaWalk {
+ public:
+  explicit SchemaWalk(const SortedJson& root) : root_(root) { Add(root, "#", false); }
+
+  void Run() {
+    while (!places_.empty()) {
+      const Place place = std::move(places_.back());
+      places_.pop_back();
+      if (place.schema->is_object() && seen_.insert(place.schema).second) Check(place);
+    }
+  }
+
+ private:
+  struct Place {
+    const SortedJson* schema;
+    std::string path;
+    bool is_name;  // of a property, which is a string without a type
+  };
+
+  void Add(const SortedJson& schema, std::string path, bool is_name) {
+    places_.push_back({&schema, std::move(path), is_name});
+  }
+
+  [[noreturn]] static void Refuse(const Place& place, const std::string& words) {
+    throw InvalidInput("the JSON schema at " + Quoted(place.path) + ": " + words);
+  }
+
+  void Check(const Place& place) {
+    const SortedJson& schema = *place.schema;
+    if (const auto keyword = FirstOf(schema, kUnknown); !keyword.empty()) {
+      Refuse(place, "keyword " + Quoted(keyword) + " is not supported");
+    }
+    const auto unique = schema.find("uniqueItems");
+    if (unique != schema.end() && *unique != false) Refuse(place, "keyword \"uniqueItems\" is not supported");
+    for (const char* bound : {"minLength", "maxLength", "minItems"}) {
+      const auto found = schema.find(bound);
+      if (found != schema.end() && found->is_number() && found->get<double>() < 0) {
+        Refuse(place, std::string(bound) + " is below 0");
+      }
+    }
+    if (const auto whole = FirstOf(schema, kWhole); !whole.empty()) {
+      CheckWhole(place, whole);
+    } else {
+      CheckTyped(place);
+    }
+  }
+
+  // Values of const and enum are taken as they are, whatever else is said about them.
+  void CheckWhole(const Place& place, std::string_view whole) {
+    if (whole == "const" || whole == "enum") return;
+    const SortedJson& schema = *place.schema;
+    std::vector<std::string_view> dropped(std::begin(kOfObjects), std::end(kOfObjects));
+    dropped.insert(dropped.end(), std::begin(kOfOthers), std::end(kOfOthers));
+    for (const std::string_view other : kWhole) {
+      if (other != whole) dropped.push_back(other);
+    }
+    if (const auto other = FirstOf(schema, dropped); !other.empty()) {
+      Refuse(place, Quoted(other) + " next to " + Quoted(whole) + " is not supported");
+    }
+    const SortedJson& value = schema.at(std::string(whole));
+    if (whole == "$ref") {
+      Follow(value);
+    } else {
+      AddEntries(value, place.path + "/" + std::string(whole));
+    }
+  }
+
+  void CheckTyped(const Place& place) {
+    const SortedJson& schema = *place.schema;
+    if (!schema.contains("type") && !place.is_name && FirstOf(schema, kImplyType).empty()) {
+      auto lost = FirstOf(schema, kOfObjects);
+      if (lost.empty()) lost = FirstOf(schema, kOfOthers);
+      if (!lost.empty()) Refuse(place, Quoted(lost) + " without \"type\" is not supported");
+    }
+    for (const std::string_view keyword : kOne) {
+      if (schema.contains(keyword))
+        Add(schema.at(std::string(keyword)), place.path + "/" + std::string(keyword), false);
+    }
+    for (const std::string_view keyword : kNamed) {
+      const auto named = schema.find(keyword);
+      if (named == schema.end() || !named->is_object()) continue;
+      for (const auto& [name, value] : named->items()) {
+        Add(value, place.path + "/" + std::string(keyword) + "/" + name, false);
+      }
+    }
+    if (schema.contains("propertyNames")) Add(schema.at("propertyNames"), place.path + "/propertyNames", true);
+    if (schema.contains("prefixItems")) AddEntries(schema.at("prefixItems"), place.path + "/prefixItems");
+  }
+
+  void AddEntries(const SortedJson& list, const std::string& path) {
+    if (!list.is_array()) return;
+    for (size_t i = 0; i < list.size(); ++i) Add(list[i], path + "/" + std::to_string(i), false);
+  }
+
+  // As xgrammar finds it, which refuses one that leads nowhere.
+  void Follow(const SortedJson& ref) {
+    if (!ref.is_string()) return;
+    const auto& uri = ref.get_ref<const std::string&>();
+    if (!uri.starts_with("#/")) return;
+    const SortedJson* found = &root_;
+    std::istringstream parts(uri.substr(2));
+    for (std::string part; std::getline(parts, part, '/');) {
+      if (part.empty()) continue;
+      if (!found->is_object() || !found->contains(part)) return;
+      found = &found->at(part);
+    }
+    Add(*found, uri, false);
+  }
+
+  const SortedJson& root_;
+  std::vector<Place> places_;
+  std::set<const SortedJson*> seen_;
+};
+
+SortedJson Parsed(const std::string& text) {
+  return ConsumeBoundedJson(text, "the JSON schema", kDepth, kMaxJsonFileValues, INT64_MAX);
+}
+
+}  // namespace
+
+void CheckSchema(const std::string& schema) {
+  const ReleasedJson<SortedJson> document{Parsed(schema)};
+  SchemaWalk(document.json).Run();
+}
+
+void CheckSchemasOfTag(const std::string& tag) {
+  const ReleasedJson<SortedJson> document{Parsed(tag)};
+  std::vector<const SortedJson*> values = {&document.json};
+  while (!values.empty()) {
+    const SortedJson& value = *values.back();
+    values.pop_back();
+    if (!value.is_structured()) continue;
+    for (const auto& [key, entry] : value.items()) {
+      if (value.is_object() && key == "json_schema") {
+        SchemaWalk(entry).Run();
+      } else {
+        values.push_back(&entry);
+      }
+    }
+  }
+}
+
+}  // namespace stoch

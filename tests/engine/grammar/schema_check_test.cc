@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/grammar/schema_check.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "kernels/base/error.h"
+#include "tests/support/expect_invalid.h"
+
+namespace stoch {
+namespace {
+
+struct Refused {
+  std::string schema;
+  std::vector<std::string> words;
+};
+
+void ExpectRefused(const Refused& one) {
+  try {
+    CheckSchema(one.schema);
+  } catch (const InvalidInput& error) {
+    const std::string message = error.what();
+    for (const std::string& word : one.words) {
+      EXPECT_NE(message.find(word), std::string::npos) << one.schema << "\n" << message;
+    }
+    return;
+  }
+  ADD_FAILURE() << one.schema << " is not refused";
+}
+
+// Each is a constraint that xgrammar 0.2.8 drops without a word.
+TEST(Schemas, AreRefusedForWhatWouldBeDropped) {
+  const Refused refused[] = {
+      {R"({"not": {"type": "string"}})", {"at \"#\"", "\"not\""}},
+      {R"({"type": "object", "properties": {"a": {"type": "string"}}, "if": {}, "then": {}})", {"\"if\""}},
+      {R"({"type": "object", "dependentRequired": {"a": ["b"]}})", {"\"dependentRequired\""}},
+      {R"({"type": "array", "contains": {"type": "integer"}})", {"\"contains\""}},
+      {R"({"type": "array", "uniqueItems": true})", {"\"uniqueItems\""}},
+      {R"({"type": "string", "maxLength": -1})", {"maxLength", "below 0"}},
+      {R"({"type": "string", "minLength": -2.0})", {"minLength", "below 0"}},
+      {R"({"maxLength": 3})", {"\"maxLength\" without \"type\""}},
+      {R"({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]})", {"#/anyOf/1", "\"required\" without \"type\""}},
+      {R"({"type": "object", "properties": {"a": {}}, "anyOf": [{"type": "object"}]})",
+       {"\"properties\" next to \"anyOf\""}},
+      {R"({"type": "string", "allOf": [{"type": "string"}], "maxLength": 3})", {"\"maxLength\" next to \"allOf\""}},
+      {R"({"oneOf": [{"type": "null"}], "anyOf": [{"type": "null"}]})", {"\"oneOf\" next to \"anyOf\""}},
+      {R"({"$ref": "#/$defs/a", "minLength": 2, "$defs": {"a": {"type": "string"}}})",
+       {"\"minLength\" next to \"$ref\""}},
+  };
+  for (const Refused& one : refused) ExpectRefused(one);
+}
+
+TEST(Schemas, AreRefusedWhereverTheyAre) {
+  const std::string bad = R"({"not": {}})";
+  const Refused refused[] = {
+      {R"({"type": "object", "properties": {"a": )" + bad + "}}", {"#/properties/a"}},
+      {R"({"type": "object", "patternProperties": {"^a": )" + bad + "}}", {"#/patternProperties/^a"}},
+      {R"({"type": "object", "additionalProperties": )" + bad + "}", {"#/additionalProperties"}},
+      {R"({"type": "object", "propertyNames": )" + bad + "}", {"#/propertyNames"}},
+      {R"({"type": "array", "items": )" + bad + "}", {"#/items"}},
+      {R"({"type": "array", "prefixItems": [{"type": "null"}, )" + bad + "]}", {"#/prefixItems/1"}},
+      {R"({"anyOf": [)" + bad + "]}", {"#/anyOf/0"}},
+      {R"({"oneOf": [)" + bad + "]}", {"#/oneOf/0"}},
+      {R"({"allOf": [)" + bad + "]}", {"#/allOf/0"}},
+      {R"({"$ref": "#/$defs/a/items", "$defs": {"a": {"items": )" + bad + "}}}", {"#/$defs/a/items"}},
+      {R"({"type": "array", "items": {"$ref": "#/$defs/a"}, "$defs": {"a": )" + bad + "}}", {"#/$defs/a"}},
+  };
+  for (const Refused& one : refused) ExpectRefused(one);
+}
+
+TEST(Schemas, MayHaveAnnotationsAndWhatIsNotReached) {
+  for (
+      const char* good : {
+          "{}",
+          "true",
+          R"({"type": "string", "title": "T", "description": "not", "default": 3, "examples": [{"not": 1}], "x-y": 1})",
+          R"({"enum": ["a", {"not": 1}], "type": "string", "minLength": 1})",
+          R"({"const": {"contains": 1}})",
+          R"({"type": "object", "properties": {"not": {"type": "string"}, "if": {"type": "null"}}})",
+          R"({"type": "array", "uniqueItems": false, "maxItems": 2})",
+          R"({"type": ["string", "null"], "maxLength": 2})",
+          R"({"properties": {"a": {"type": "string"}}, "required": ["a"]})",
+          R"({"type": "object", "propertyNames": {"maxLength": 3}})",
+          R"({"anyOf": [{"type": "string"}, {"type": "null"}], "default": null, "title": "T", "type": "string"})",
+          R"({"allOf": [{"$ref": "#/definitions/a"}], "definitions": {"a": {"type": "null"}, "b": {"not": {}}}})",
+          R"({"$ref": "#/$defs/n", "$defs": {"n": {"type": "object", "properties": {"n": {"$ref": "#/$defs/n"}}}}})",
+          R"({"$ref": "#/nowhere"})",
+      }) {
+    EXPECT_NO_THROW(CheckSchema(good)) << good;
+  }
+}
+
+TEST(Schemas, OfTagsAreCheckedToo) {
+  const std::string before = R"({"type": "structural_tag", "format": {"type": "tags_with_separator", "tags": [
+      {"type": "tag", "begin": "not", "content": {"type": "json_schema", "json_schema": )";
+  EXPECT_NO_THROW(
+      CheckSchemasOfTag(before + R"({"type": "object", "properties": {"json_schema": {"type": "null"}}}}}]}})"));
+  test::ExpectInvalid([&] { CheckSchemasOfTag(before + R"({"type": "array", "contains": {}}}}]}})"); },
+                      {"\"contains\""});
+}
+
+TEST(Schemas, AreJsonOfBoundedDepth) {
+  test::ExpectInvalid([] { CheckSchema("{"); }, {"the JSON schema"});
+  std::string deep;
+  for (int i = 0; i < 20000; ++i) deep += R"({"items":)";
+  test::ExpectInvalid([&] { CheckSchema(deep); }, {"the JSON schema"});
+}
+
+}  // namespace
+}  // namespace stoch
