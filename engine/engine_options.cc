@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <utility>
+#include <variant>
 
 #include "kernels/base/error.h"
 
@@ -69,6 +70,13 @@ EngineOptions FillDefaults(const DecoderConfig& config, EngineOptions options) {
                        ".." + std::to_string(high));
   };
   if (options.context == 0) options.context = config.max_position_embeddings;
+  if (options.context > config.max_position_embeddings && config.rope_scaling &&
+      std::holds_alternative<LongRopeScaling>(*config.rope_scaling)) {
+    throw InvalidInput("context = " + std::to_string(options.context) + ": allowed is 1.." +
+                       std::to_string(config.max_position_embeddings) +
+                       "; rope_type \"longrope\" turns every position of a longer sequence by other factors, and what "
+                       "the cache holds would not be what it was");
+  }
   range("context", options.context, 1, config.max_position_embeddings);
   range("max_sequences", options.max_sequences, 1, 4096);
   if (options.max_pass_rows == 0) {

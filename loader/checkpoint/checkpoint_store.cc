@@ -9,6 +9,7 @@
 #include "loader/checkpoint/checkpoint.h"
 #include "loader/checkpoint/indexed_store.h"
 #include "loader/checkpoint/quantized_matrix.h"
+#include "loader/checkpoint/rotary_rows.h"
 #include "loader/config/decoder_tensors.h"
 #include "loader/quote.h"
 
@@ -18,10 +19,33 @@ namespace {
 constexpr int64_t kMaxConfigBytes = 4 << 20;
 constexpr std::string_view kWeight = ".weight";
 
+// Where a tensor of the model is in the checkpoint: rows of a matrix from `first_row` on, or all of it.
+struct MatrixPlace {
+  std::string name;
+  std::vector<int64_t> shape;  // of all that is there
+  int64_t first_row = 0;
+};
+
 // Where the numbers of a tensor of the model are: in one of the checkpoint, or made from several.
 struct Stored {
   std::vector<const CheckpointTensor*> tensors;
   std::unique_ptr<WeightDecoder> decoder;
+  int64_t first = 0;                             // element there
+  bool is_last = true;                           // nothing follows that tensors have, too
+  std::unique_ptr<RotaryRows> rotary = nullptr;  // in place of the numbers as they are stored
+
+  WeightSource Source() const {
+    WeightSource source;
+    source.decoder = decoder.get();
+    if (source.decoder != nullptr) {
+      source.first = first;
+      return source;
+    }
+    const CheckpointTensor& found = *tensors.front();
+    source.dtype = found.tensor->dtype;
+    source.host = found.file->Data(*found.tensor).data() + first * static_cast<int64_t>(DTypeSize(source.dtype));
+    return source;
+  }
 };
 
 class CheckpointStore final : public IndexedStore {
@@ -30,17 +54,17 @@ class CheckpointStore final : public IndexedStore {
                   const std::optional<Quantization>& quantization)
       : IndexedStore(folder.string()),
         title_(config.architecture->title),
+        head_dim_(config.head_dim),
+        rotary_dim_(config.RotaryDim()),
         checkpoint_(folder),
         quantization_(quantization) {
     std::vector<std::string> missing;
     for (const DecoderTensor& expected : DecoderTensors(config)) {
-      std::string name = expected.name;
-      if (config.tie_word_embeddings && name == kEmbeddingName && checkpoint_.Find(name) == nullptr) {
-        name = kLmHeadName;
+      DecoderTensor tensor = expected;
+      if (config.tie_word_embeddings && tensor.name == kEmbeddingName && checkpoint_.Find(tensor.name) == nullptr) {
+        tensor.name = kLmHeadName;
       }
-      if (!AddQuantized(name, expected.shape) && !AddPlain(name, expected.shape)) {
-        missing.push_back(MissingName(expected));
-      }
+      if (!AddFrom(tensor, {tensor.name, tensor.shape}) && !AddFused(tensor)) missing.push_back(MissingName(expected));
     }
     if (!missing.empty()) {
       const size_t more = missing.size() - 1;
@@ -56,18 +80,17 @@ class CheckpointStore final : public IndexedStore {
   std::vector<FileStamp> files() const override { return checkpoint_.stamps(); }
 
   void Release(std::string_view name) const override {
-    for (const CheckpointTensor* tensor : stored_[Index(name)].tensors) tensor->file->Release(*tensor->tensor);
+    const Stored& stored = stored_[Index(name)];
+    if (!stored.is_last) return;
+    for (const CheckpointTensor* tensor : stored.tensors) tensor->file->Release(*tensor->tensor);
   }
 
  private:
   WeightSource Source(size_t i) const override {
+    const Stored& stored = stored_[i];
+    if (stored.rotary == nullptr) return stored.Source();
     WeightSource source;
-    const CheckpointTensor& first = *stored_[i].tensors.front();
-    source.decoder = stored_[i].decoder.get();
-    if (source.decoder == nullptr) {
-      source.host = first.file->Data(*first.tensor).data();
-      source.dtype = first.tensor->dtype;
-    }
+    source.decoder = stored.rotary.get();
     return source;
   }
 
@@ -90,27 +113,52 @@ class CheckpointStore final : public IndexedStore {
     }
   }
 
-  bool AddPlain(const std::string& name, const std::vector<int64_t>& shape) {
-    const CheckpointTensor* found = checkpoint_.Find(name);
+  bool AddFrom(const DecoderTensor& tensor, const MatrixPlace& place) {
+    return AddQuantized(tensor, place) || AddPlain(tensor, place);
+  }
+  bool AddFused(const DecoderTensor& tensor) {
+    return !tensor.fused.empty() &&
+           AddFrom(tensor, {tensor.fused, {tensor.fused_rows, tensor.shape.back()}, tensor.fused_first});
+  }
+
+  bool AddPlain(const DecoderTensor& tensor, const MatrixPlace& place) {
+    const CheckpointTensor* found = checkpoint_.Find(place.name);
     if (found == nullptr) return false;
-    CheckTensor(*found, shape);
-    Add({name, found->tensor->dtype, shape, found->file->path().string()});
-    stored_.push_back({{found}, nullptr});
-    used_.insert(name);
+    CheckTensor(*found, place.shape);
+    used_.insert(place.name);
+    AddStored(tensor, place, {tensor.name, found->tensor->dtype, tensor.shape, found->file->path().string()},
+              {{found}, nullptr});
     return true;
   }
 
   // A matrix that is there in plain numbers is one that was left as it was.
-  bool AddQuantized(const std::string& name, const std::vector<int64_t>& shape) {
-    if (!quantization_ || shape.size() != 2) return false;
-    const CheckpointTensor* plain = checkpoint_.Find(name);
+  bool AddQuantized(const DecoderTensor& tensor, const MatrixPlace& place) {
+    if (!quantization_ || place.shape.size() != 2) return false;
+    const CheckpointTensor* plain = checkpoint_.Find(place.name);
     if (plain != nullptr && IsPlain(*plain->tensor)) return false;
-    quantized::Matrix matrix = quantized::OpenMatrix(checkpoint_, *quantization_, ModuleOf(name), shape[0], shape[1]);
+    quantized::Matrix matrix =
+        quantized::OpenMatrix(checkpoint_, *quantization_, ModuleOf(place.name), place.shape[0], place.shape[1]);
     if (matrix.decoder == nullptr) return false;
-    Add({name, DType::kF32, shape, matrix.tensors.front()->file->path().string(), std::move(matrix.stored)});
-    for (const CheckpointTensor* tensor : matrix.tensors) used_.insert(tensor->tensor->name);
-    stored_.push_back({std::move(matrix.tensors), std::move(matrix.decoder)});
+    for (const CheckpointTensor* part : matrix.tensors) used_.insert(part->tensor->name);
+    const std::string file = matrix.tensors.front()->file->path().string();
+    AddStored(tensor, place, {tensor.name, DType::kF32, tensor.shape, file, std::move(matrix.stored)},
+              {std::move(matrix.tensors), std::move(matrix.decoder)});
     return true;
+  }
+
+  void AddStored(const DecoderTensor& tensor, const MatrixPlace& place, TensorInfo info, Stored stored) {
+    stored.first = place.first_row * tensor.shape.back();
+    stored.is_last = tensor.shape.size() < 2 || place.first_row + tensor.shape.front() == place.shape.front();
+    if (tensor.is_rotated_part) {
+      WeightSource source = stored.Source();
+      source.rows = tensor.shape.front();
+      source.cols = tensor.shape.back();
+      stored.rotary = std::make_unique<RotaryRows>(source, head_dim_, rotary_dim_);
+      if (info.stored.empty()) info.stored = std::string(DTypeName(info.dtype));
+      info.dtype = DType::kF32;
+    }
+    Add(std::move(info));
+    stored_.push_back(std::move(stored));
   }
 
   static std::string ModuleOf(const std::string& name) { return name.substr(0, name.size() - kWeight.size()); }
@@ -119,7 +167,8 @@ class CheckpointStore final : public IndexedStore {
   std::string MissingName(const DecoderTensor& expected) const {
     const bool quantized =
         quantization_ && expected.shape.size() == 2 && expected.name != kEmbeddingName && expected.name != kLmHeadName;
-    return quantized ? quantized::MainTensor(*quantization_, ModuleOf(expected.name)) : expected.name;
+    const std::string& name = expected.fused.empty() ? expected.name : expected.fused;
+    return quantized ? quantized::MainTensor(*quantization_, ModuleOf(name)) : name;
   }
 
   // Either name answers for the one tensor. A second copy is checked and then not used, as in transformers.
@@ -146,6 +195,8 @@ class CheckpointStore final : public IndexedStore {
   }
 
   std::string title_;
+  int64_t head_dim_;
+  int64_t rotary_dim_;
   Checkpoint checkpoint_;
   std::optional<Quantization> quantization_;
   std::vector<Stored> stored_;               // of tensors()

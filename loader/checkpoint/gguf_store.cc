@@ -9,6 +9,7 @@
 #include "kernels/base/error.h"
 #include "loader/checkpoint/gguf/config.h"
 #include "loader/checkpoint/indexed_store.h"
+#include "loader/checkpoint/rotary_rows.h"
 #include "loader/checkpoint/safetensors.h"
 #include "loader/config/decoder_tensors.h"
 #include "loader/quote.h"
@@ -45,6 +46,16 @@ struct Stored {
   std::span<const std::byte> bytes;
   std::optional<DType> plain;
   const WeightDecoder* decoder = nullptr;
+
+  WeightSource Source() const {
+    WeightSource source;
+    source.decoder = decoder;
+    if (source.decoder == nullptr) {
+      source.host = bytes.data();
+      source.dtype = *plain;
+    }
+    return source;
+  }
 };
 
 class GgufStore final : public IndexedStore {
@@ -70,18 +81,11 @@ class GgufStore final : public IndexedStore {
   }
 
  private:
-  WeightSource Source(size_t i) const override {
-    WeightSource source;
-    source.decoder = stored_[i].decoder;
-    if (source.decoder == nullptr) {
-      source.host = stored_[i].bytes.data();
-      source.dtype = *stored_[i].plain;
-    }
-    return source;
-  }
+  WeightSource Source(size_t i) const override { return stored_[i].Source(); }
 
   void AddTensor(const DecoderTensor& expected, const DecoderConfig& config, std::set<std::string, std::less<>>* used) {
-    const gguf::TensorName name = gguf::NameInGguf(expected.name);
+    const bool is_fused = !expected.fused.empty();
+    const gguf::TensorName name = gguf::NameInGguf(is_fused ? expected.fused : expected.name);
     const gguf::StoredTensor* found = name.name.empty() ? nullptr : model_.Find(name.name);
     if (found == nullptr) {
       throw InvalidInput(path_.string() + ": tensor " + Quoted(name.name.empty() ? expected.name : name.name) +
@@ -90,6 +94,7 @@ class GgufStore final : public IndexedStore {
     used->insert(name.name);
     const gguf::Tensor& tensor = *found->tensor;
     std::vector<int64_t> shape = expected.shape;
+    if (is_fused) shape.front() = expected.fused_rows;
     if (name.expert >= 0) shape.insert(shape.begin(), tensor.shape.front());
     if (tensor.shape != shape || name.expert >= shape.front()) {
       throw InvalidInput(found->part->path.string() + ": tensor " + Quoted(tensor.name) + ": expected shape " +
@@ -100,6 +105,11 @@ class GgufStore final : public IndexedStore {
       const size_t size = stored.bytes.size() / static_cast<size_t>(shape.front());
       stored.bytes = stored.bytes.subspan(size * static_cast<size_t>(name.expert), size);
     }
+    if (is_fused) {
+      const size_t row = stored.bytes.size() / static_cast<size_t>(expected.fused_rows);
+      stored.bytes = stored.bytes.subspan(row * static_cast<size_t>(expected.fused_first),
+                                          row * static_cast<size_t>(expected.shape.front()));
+    }
     using Heads = gguf::TensorName::Heads;
     const bool permuted = permutes_ && name.heads != Heads::kNone;
     const int64_t heads = name.heads == Heads::kKey ? config.num_key_value_heads : config.num_attention_heads;
@@ -107,6 +117,12 @@ class GgufStore final : public IndexedStore {
       const int64_t rows = expected.shape.size() == 2 ? expected.shape.front() : 1;
       stored.decoder =
           &decoders_.emplace_back(tensor.type, stored.bytes.data(), rows, expected.shape.back(), permuted ? heads : 0);
+    }
+    if (expected.is_rotated_part) {
+      WeightSource source = stored.Source();
+      source.rows = expected.shape.front();
+      source.cols = expected.shape.back();
+      stored.decoder = &rotary_rows_.emplace_back(source, config.head_dim, config.RotaryDim());
     }
     Add({expected.name, stored.decoder != nullptr ? DType::kF32 : *stored.plain, expected.shape,
          found->part->path.string(), std::string(gguf::InfoOf(tensor.type).name)});
@@ -117,7 +133,8 @@ class GgufStore final : public IndexedStore {
   gguf::Model model_;
   bool permutes_;
   std::deque<gguf::RowDecoder> decoders_;  // their addresses stay
-  std::vector<Stored> stored_;             // of tensors()
+  std::deque<RotaryRows> rotary_rows_;
+  std::vector<Stored> stored_;  // of tensors()
 };
 
 // The metadata in config.json's words are checked by the parser of config.json; its errors name the GGUF file.

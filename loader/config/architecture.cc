@@ -114,6 +114,17 @@ constexpr Architecture kArchitectures[] = {
      .default_kv_heads = 8,
      .default_eos = 2,
      .window = WindowRule::kEveryLayer},
+    {.model_type = "phi3",
+     .transformers_class = "Phi3ForCausalLM",
+     .title = "Phi-3",
+     .linears = kLinears,
+     .vectors = kNorms,
+     .fused_qkv = "self_attn.qkv_proj",
+     .fused_gate_up = "mlp.gate_up_proj",
+     .has_phi_rope = true,
+     .default_eos = 32000,
+     .default_eps = 1e-5,
+     .window = WindowRule::kEveryLayer},
 };
 
 const Architecture* Find(std::string_view Architecture::*key, std::string_view value) {
@@ -159,6 +170,16 @@ std::span<const BlockLinear> LinearsOf(const Architecture& architecture, BlockGr
   const auto begin = std::find_if(architecture.linears.begin(), architecture.linears.end(), is_ours);
   const auto end = std::find_if_not(begin, architecture.linears.end(), is_ours);
   return {begin, end};
+}
+
+std::string_view FusedTensor(const Architecture& architecture, BlockGroup group) {
+  switch (group) {
+    case BlockGroup::kQkv: return architecture.fused_qkv;
+    case BlockGroup::kGateUp: return architecture.fused_gate_up;
+    case BlockGroup::kO:
+    case BlockGroup::kDown: break;
+  }
+  return "";
 }
 
 const BlockVector* VectorOf(const Architecture& architecture, VectorId id) {

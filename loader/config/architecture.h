@@ -64,6 +64,9 @@ struct Architecture {
   std::string_view title;                // "Llama"
   std::span<const BlockLinear> linears;  // by group, in the order of BlockGroup
   std::span<const BlockVector> vectors;
+  // Checkpoints hold the matrices of these groups as one tensor of this name, in the order of the group; "": each its own.
+  std::string_view fused_qkv = "";
+  std::string_view fused_gate_up = "";
   // Biases: of q, k and v always, or where attention_bias (with o) or mlp_bias says so.
   bool has_qkv_bias = false;
   bool reads_attention_bias = false;
@@ -77,10 +80,13 @@ struct Architecture {
   // 0: an expert is as wide as intermediate_size, and the weights of the chosen always add up to 1. Else what absence of
   // moe_intermediate_size means, and norm_topk_prob says so.
   int64_t default_expert_size = 768;
+  // RoPE turns the first dimensions of a head alone, where partial_rotary_factor says so, and may be of type longrope.
+  bool has_phi_rope = false;
   // What absent keys of config.json mean. 0: as many KV heads as heads; hidden_size / heads.
   int64_t default_kv_heads = 0;
   int64_t default_head_dim = 0;
   int32_t default_eos = -1;  // -1: none
+  double default_eps = 1e-6;
   WindowRule window = WindowRule::kNone;
   int64_t default_window = 0;  // kEveryLayer, where the key is absent
 };
@@ -95,6 +101,8 @@ std::string KnownModelTypes();  // "llama", "qwen2", ...
 
 // The rows of a group, which are next to each other.
 std::span<const BlockLinear> LinearsOf(const Architecture& architecture, BlockGroup group);
+// The tensor that holds all matrices of a group; "" where each has its own.
+std::string_view FusedTensor(const Architecture& architecture, BlockGroup group);
 // The row of a norm; nullptr where the family has none.
 const BlockVector* VectorOf(const Architecture& architecture, VectorId id);
 

@@ -106,6 +106,27 @@ std::vector<int64_t> ConfigKeys::Integers(const char* key, int64_t min, int64_t 
   return integers;
 }
 
+std::vector<double> ConfigKeys::Numbers(const char* key, double above, double below, size_t size) const {
+  const Json* value = Find(key);
+  const bool is_list = value != nullptr && value->is_array();
+  if (!is_list || value->size() != size) {
+    Fail(std::string(key) + ": expected a list of " + std::to_string(size) + " numbers, got " +
+         (is_list            ? std::to_string(value->size())
+          : value == nullptr ? "nothing"
+                             : std::string(JsonTypeName(*value))));
+  }
+  std::vector<double> numbers;
+  for (const Json& entry : *value) {
+    const double number = entry.is_number() ? entry.get<double>() : above;
+    if (!(number > above && number < below)) {
+      Fail(std::string(key) + ": expected numbers above " + Json(above).dump() + " and below " + Json(below).dump() +
+           ", got " + Quoted(entry.dump()));
+    }
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
 void ConfigKeys::RefuseOthers(std::span<const std::string_view> meaningless) const {
   for (const auto& [key, value] : object_.items()) {
     if (key.starts_with('_') || IsNothing(value) || known_.contains(key)) continue;

@@ -34,6 +34,8 @@ class ConfigKeys {
   std::optional<std::string> String(const char* key) const;
   // An id or a list of ids, each in [0, vocab_size).
   std::vector<int32_t> Ids(const char* key, int64_t vocab_size) const;
+  // A list of `size` numbers in (above, below).
+  std::vector<double> Numbers(const char* key, double above, double below, size_t size) const;
   // A list of at most `most` integers in [min, max]; empty where the key is absent.
   std::vector<int64_t> Integers(const char* key, int64_t min, int64_t max, size_t most) const;
 

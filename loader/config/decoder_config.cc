@@ -43,12 +43,26 @@ constexpr std::string_view kMeaningless[] = {
     "output_attentions", "output_hidden_states", "chunk_size_feed_forward", "tokenizer_padding_side",
     "tokenizer_model_max_length", "tf_legacy_loss", "is_llama_config", "transformers.js_config", "use_flash_attn",
     "hidden_dropout_prob", "attention_probs_dropout_prob", "max_window_layers", "sliding_window", "use_sliding_window",
+    "full_attn_mod", "interpolate_factor",
 };
 // clang-format on
 
 // Says what a model that the table has no row for would need.
 std::string Needed() {
   return "; another family needs a row in loader/config/architecture.cc (docs/adding-a-model.md)";
+}
+
+// auto_map names Python code next to the weights, for a transformers that has no such class: fine where it is of the
+// name that the row knows.
+void CheckCode(const ConfigKeys& keys, const Architecture& row) {
+  const Json* map = keys.Find("auto_map");
+  if (map == nullptr) return;
+  const auto model = map->is_object() ? map->find("AutoModelForCausalLM") : map->end();
+  const bool named = map->is_object() && model != map->end() && model->is_string() &&
+                     model->get_ref<const std::string&>().ends_with("." + std::string(row.transformers_class));
+  if (named) return;
+  keys.Fail("auto_map: expected AutoModelForCausalLM of class " + std::string(row.transformers_class) + ", got " +
+            Quoted(map->dump()));
 }
 
 const Architecture& ReadArchitecture(const ConfigKeys& keys) {
@@ -74,6 +88,7 @@ const Architecture& ReadArchitecture(const ConfigKeys& keys) {
   } else if (!model_type) {
     keys.Fail("expected model_type (" + KnownModelTypes() + ") or architectures, got neither");
   }
+  CheckCode(keys, *row);
   const std::string activation = keys.String("hidden_act").value_or("silu");
   if (activation != "silu" && activation != "swish") {
     keys.Fail("hidden_act: expected \"silu\", got " + Quoted(activation) + "; it needs a prologue of that activation");
@@ -136,6 +151,7 @@ void CheckRepeated(const ConfigKeys& keys, const DecoderConfig& config) {
   const std::pair<const char*, bool> repeated[] = {
       {"qkv_bias", config.HasBias(BlockGroup::kQkv)},
       {"use_qk_norm", VectorOf(*config.architecture, VectorId::kQNorm) != nullptr},
+      {"lm_head_bias", false},
       {"is_causal", true}};
   for (const auto& [key, value] : repeated) {
     if (keys.Boolean(key, value) == value) continue;
@@ -200,6 +216,8 @@ void ParseWindows(const ConfigKeys& keys, DecoderConfig* config) {
     }
     slides = *named;
   }
+  // A window as long as the context hides nothing.
+  if (window >= config->max_position_embeddings) return;
   if (std::find(slides.begin(), slides.end(), true) == slides.end()) return;
   for (size_t i = 0; i < layers; ++i) config->windows.push_back(slides[i] ? window : 0);
 }
@@ -268,7 +286,7 @@ DecoderConfig ParseDecoderConfig(std::string_view config_json, std::string_view 
   ParseWindows(keys, &config);
   ParseExperts(keys, &config);
   FindQuantization(keys);  // of the files, not of the model; refused here where it is not read
-  config.rms_norm_eps = keys.Number("rms_norm_eps", 0, 1, 1e-6);
+  config.rms_norm_eps = keys.Number("rms_norm_eps", 0, 1, config.architecture->default_eps);
   config.tie_word_embeddings = keys.Boolean("tie_word_embeddings", false);
   config.bos_token_id = static_cast<int32_t>(
       keys.Integer("bos_token_id", 0, config.vocab_size - 1, std::min<int64_t>(1, config.vocab_size - 1)));

@@ -27,6 +27,7 @@ struct DecoderConfig {
   double rms_norm_eps = 1e-5;
   double rope_theta = 10000;
   std::optional<RopeScaling> rope_scaling;
+  int64_t rotary_dim = 0;  // first dimensions of a head that RoPE turns; 0: all of head_dim
   bool tie_word_embeddings = false;
   std::array<bool, kNumBlockGroups> biases = {};  // by BlockGroup: its linears have biases
   std::vector<int64_t> windows;                   // of each layer's sliding window, 0: none; empty: of no layer
@@ -39,6 +40,7 @@ struct DecoderConfig {
   int32_t bos_token_id = 1;
   std::vector<int32_t> eos_token_ids;
 
+  int64_t RotaryDim() const { return rotary_dim > 0 ? rotary_dim : head_dim; }
   int64_t WindowOf(int64_t layer) const { return windows.empty() ? 0 : windows[static_cast<size_t>(layer)]; }
   bool HasExperts(int64_t layer) const { return !sparse_layers.empty() && sparse_layers[static_cast<size_t>(layer)]; }
   bool HasExperts() const;      // in any layer

@@ -23,8 +23,10 @@ class LayerTensors {
         if (group == BlockGroup::kGateUp) AddExperts();
         continue;
       }
+      int64_t first = 0;
       for (const BlockLinear& linear : linears) {
         Add(LayerTensorName(layer_, linear.tensor), {SizeOf(config_, linear.out), SizeOf(config_, linear.in)});
+        AddStorage(linear, &first);
         if (config_.HasBias(group)) {
           Add(LayerTensorName(layer_, linear.tensor, "bias"), {SizeOf(config_, linear.out)});
         }
@@ -42,6 +44,20 @@ class LayerTensors {
         Add(ExpertTensorName(config_, layer_, expert, linear),
             {SizeOf(config_, ExpertAxis(linear.out)), SizeOf(config_, ExpertAxis(linear.in))});
       }
+    }
+  }
+  // Says where a checkpoint has the matrix that was added last.
+  void AddStorage(const BlockLinear& linear, int64_t* first) {
+    DecoderTensor& tensor = to_.back();
+    const bool is_rotated = linear.id == LinearId::kQProj || linear.id == LinearId::kKProj;
+    tensor.is_rotated_part = is_rotated && config_.RotaryDim() < config_.head_dim;
+    const std::string_view fused = FusedTensor(*config_.architecture, linear.group);
+    if (fused.empty()) return;
+    tensor.fused = LayerTensorName(layer_, fused);
+    tensor.fused_first = *first;
+    *first += tensor.shape.front();
+    for (const BlockLinear& part : LinearsOf(*config_.architecture, linear.group)) {
+      tensor.fused_rows += SizeOf(config_, part.out);
     }
   }
   void Add(std::string name, std::vector<int64_t> shape) { to_.push_back({std::move(name), std::move(shape), layer_}); }

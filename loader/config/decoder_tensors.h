@@ -26,6 +26,11 @@ struct DecoderTensor {
   std::string name;
   std::vector<int64_t> shape;  // {out_features, in_features}, or {length} of a norm or a bias
   int64_t layer = -1;          // of a decoder layer
+  // The matrix of a checkpoint that holds its rows, from fused_first on, with those of others of its group; "": none.
+  std::string fused = {};
+  int64_t fused_first = 0;
+  int64_t fused_rows = 0;        // of all of them
+  bool is_rotated_part = false;  // its rows are heads of which RoPE turns config.rotary_dim dimensions alone
 };
 
 // Every tensor a checkpoint of this config has, in order of use. A tied LM head is not listed: it is the embedding,

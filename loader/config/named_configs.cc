@@ -76,6 +76,23 @@ DecoderConfig Mixtral() {
   return config;
 }
 
+// microsoft/Phi-3-mini-4k-instruct and microsoft/phi-4.
+DecoderConfig Phi(int64_t vocab_size, int64_t max_position_embeddings, double rope_theta) {
+  DecoderConfig config;
+  config.architecture = FindArchitecture("phi3");
+  config.vocab_size = vocab_size;
+  config.max_position_embeddings = max_position_embeddings;
+  config.rms_norm_eps = 1e-5;
+  config.rope_theta = rope_theta;
+  return config;
+}
+
+DecoderConfig WithEnds(DecoderConfig config, int32_t bos, int32_t eos) {
+  config.bos_token_id = bos;
+  config.eos_token_ids = {eos};
+  return config;
+}
+
 DecoderConfig Windowed(DecoderConfig config, int64_t window) {
   config.windows.assign(static_cast<size_t>(config.num_hidden_layers), window);
   return config;
@@ -119,6 +136,8 @@ const std::vector<NamedConfig>& Table() {
       {"tinyllama-1.1b", Sized(Llama2(2048), {2048, 5632, 22, 32, 4, 64})},
       {"mistral-7b", Windowed(Sized(Mistral(), {4096, 14336, 32, 32, 8, 128}), 4096)},
       {"mixtral-8x7b", WithExperts(Sized(Mixtral(), {4096, 14336, 32, 32, 8, 128}), 8, 2, 14336)},
+      {"phi-3-mini", WithEnds(Windowed(Sized(Phi(32064, 4096, 10000), {3072, 8192, 32, 32, 32, 96}), 2047), 1, 32000)},
+      {"phi-4", WithEnds(Sized(Phi(100352, 16384, 250000), {5120, 17920, 40, 40, 10, 128}), 100257, 100265)},
       {"qwen2.5-7b", Sized(Qwen("qwen2", 152064, 32768), {3584, 18944, 28, 28, 4, 128})},
       {"qwen3-4b", Tied(Sized(Qwen("qwen3", 151936, 40960), {2560, 9728, 36, 32, 8, 128}))},
       {"qwen3-30b-a3b",

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "loader/config/parse_rope.h"
 
+#include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -59,19 +61,57 @@ YarnRopeScaling ParseYarn(const ConfigKeys& rope, const DecoderConfig& config) {
   return scaling;
 }
 
-std::optional<RopeScaling> ParseScaling(const ConfigKeys& rope, const DecoderConfig& config) {
+constexpr const char* kOriginal = "original_max_position_embeddings";
+
+LongRopeScaling ParseLongRope(const ConfigKeys& rope, const ConfigKeys& keys, const DecoderConfig& config) {
+  const auto pairs = static_cast<size_t>(config.RotaryDim() / 2);
+  LongRopeScaling scaling;
+  scaling.short_factor = rope.Numbers("short_factor", 0, kMaxFactor, pairs);
+  rope.Numbers("long_factor", 0, kMaxFactor, pairs);
+  const int64_t original = (rope.Find(kOriginal) != nullptr ? rope : keys).Integer(kOriginal, 2, kMaxPositions);
+  const double factor = static_cast<double>(config.max_position_embeddings) / static_cast<double>(original);
+  if (rope.Number("factor", 0, kMaxFactor, factor) != factor) {
+    rope.Fail("factor: expected max_position_embeddings / original_max_position_embeddings, got another value");
+  }
+  const double usual = factor <= 1 ? 1.0 : std::sqrt(1 + Log(factor) / Log(static_cast<double>(original)));
+  scaling.attention_factor = rope.Number("attention_factor", 0, kMaxFactor, usual);
+  scaling.original_max_position_embeddings = original;
+  return scaling;
+}
+
+// Cut to an integer as transformers does.
+void ParseRotaryDim(const ConfigKeys& keys, DecoderConfig* config) {
+  constexpr const char* kKey = "partial_rotary_factor";
+  if (keys.Find(kKey) == nullptr) return;
+  const double factor = keys.Number(kKey, 0, kMaxFactor);
+  const std::string given = std::string(kKey) + ": expected ";
+  if (factor != 1 && !config->architecture->has_phi_rope) {
+    keys.Fail(given + "1, got another value; it needs a RoPE over a part of a head");
+  }
+  const auto dim = static_cast<int64_t>(static_cast<double>(config->head_dim) * factor);
+  if (dim < 2 || dim > config->head_dim || dim % 2 != 0) {
+    keys.Fail(given + "an even number of the " + std::to_string(config->head_dim) + " dimensions of a head, got " +
+              std::to_string(dim));
+  }
+  if (config->rotary_dim != 0 && config->rotary_dim != dim) keys.Fail(given + "that of config.json, got another value");
+  config->rotary_dim = dim;
+}
+
+std::optional<RopeScaling> ParseScaling(const ConfigKeys& rope, const ConfigKeys& keys, DecoderConfig* config) {
   const std::optional<std::string> rope_type = rope.String("rope_type");
   const std::string type = rope.String("type").value_or(rope_type.value_or("default"));
   if (rope_type && *rope_type != type) {
     rope.Fail("rope_type: expected the " + Quoted(type) + " of type, got " + Quoted(*rope_type));
   }
-  if (rope.Number("partial_rotary_factor", 0, kMaxFactor, 1) != 1) {
-    rope.Fail("partial_rotary_factor: expected 1, got another value; it needs a RoPE over a part of a head");
+  ParseRotaryDim(rope, config);
+  if (config->architecture->has_phi_rope) {
+    if (type == "longrope" || type == "su" || type == "yarn") return ParseLongRope(rope, keys, *config);
+    rope.Find(kOriginal);  // means nothing without it
   }
   if (type == "default") return std::nullopt;
   if (type == "linear") return LinearRopeScaling{Factor(rope)};
-  if (type == "llama3") return ParseLlama3(rope, config);
-  if (type == "yarn") return ParseYarn(rope, config);
+  if (type == "llama3") return ParseLlama3(rope, *config);
+  if (type == "yarn") return ParseYarn(rope, *config);
   if (type == "dynamic") {
     // Stretches only sequences longer than max_position_embeddings, which no context here is.
     Factor(rope);
@@ -92,8 +132,8 @@ struct Rope {
   std::optional<RopeScaling> scaling;
 };
 
-Rope ParseObject(const ConfigKeys& rope, const DecoderConfig& config) {
-  const Rope result{rope.Number("rope_theta", 0, kMaxTheta, config.rope_theta), ParseScaling(rope, config)};
+Rope ParseObject(const ConfigKeys& rope, const ConfigKeys& keys, DecoderConfig* config) {
+  const Rope result{rope.Number("rope_theta", 0, kMaxTheta, config->rope_theta), ParseScaling(rope, keys, config)};
   constexpr std::string_view kMeaningless[] = {"finetuned"};  // whether the weights were trained with the scaling
   rope.RefuseOthers(kMeaningless);
   return result;
@@ -104,11 +144,13 @@ Rope ParseObject(const ConfigKeys& rope, const DecoderConfig& config) {
 void ParseRope(const ConfigKeys& keys, DecoderConfig* config) {
   config->rope_theta = keys.Number("rope_theta", 0, kMaxTheta, 10000);
   const bool has_theta = keys.Find("rope_theta") != nullptr;
+  ParseRotaryDim(keys, config);
+  if (config->architecture->has_phi_rope) keys.Find(kOriginal);
   std::optional<Rope> first;  // where both objects are there, as for old and new readers, they must agree
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     if (keys.Find(key) == nullptr) continue;
     const ConfigKeys object = keys.Object(key);
-    const Rope rope = ParseObject(object, *config);
+    const Rope rope = ParseObject(object, keys, config);
     if (has_theta && rope.theta != config->rope_theta) {
       object.Fail("rope_theta: expected the rope_theta next to it, got another value");
     }
@@ -117,12 +159,13 @@ void ParseRope(const ConfigKeys& keys, DecoderConfig* config) {
     config->rope_scaling = rope.scaling;
     first = rope;
   }
-  if (config->rope_scaling && std::holds_alternative<YarnRopeScaling>(*config->rope_scaling) &&
-      config->rope_theta <= 1) {
-    keys.Fail("rope_theta: expected more than 1 with rope_type \"yarn\", got " + Json(config->rope_theta).dump());
+  if (!config->rope_scaling) return;
+  if (const auto* longrope = std::get_if<LongRopeScaling>(&*config->rope_scaling)) {
+    config->max_position_embeddings =
+        std::min(config->max_position_embeddings, longrope->original_max_position_embeddings);
   }
-  if (keys.Number("partial_rotary_factor", 0, kMaxFactor, 1) != 1) {
-    keys.Fail("partial_rotary_factor: expected 1, got another value; it needs a RoPE over a part of a head");
+  if (std::holds_alternative<YarnRopeScaling>(*config->rope_scaling) && config->rope_theta <= 1) {
+    keys.Fail("rope_theta: expected more than 1 with rope_type \"yarn\", got " + Json(config->rope_theta).dump());
   }
 }
 

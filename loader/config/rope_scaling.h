@@ -2,7 +2,9 @@
 // How the angles of rotary positions are stretched beyond the context that a model was first trained with.
 #pragma once
 
+#include <cstdint>
 #include <variant>
+#include <vector>
 
 namespace stoch {
 
@@ -32,6 +34,15 @@ struct YarnRopeScaling {
   friend bool operator==(const YarnRopeScaling&, const YarnRopeScaling&) = default;
 };
 
-using RopeScaling = std::variant<LinearRopeScaling, Llama3RopeScaling, YarnRopeScaling>;
+// rope_type "longrope" for sequences of at most original_max_position_embeddings; for longer ones transformers turns every
+// position by other factors, so they are beyond the context of such a model here.
+struct LongRopeScaling {
+  std::vector<double> short_factor;  // of each pair: its frequency is divided by it
+  int64_t original_max_position_embeddings = 0;
+  double attention_factor = 1;  // multiplies cosines and sines
+  friend bool operator==(const LongRopeScaling&, const LongRopeScaling&) = default;
+};
+
+using RopeScaling = std::variant<LinearRopeScaling, Llama3RopeScaling, YarnRopeScaling, LongRopeScaling>;
 
 }  // namespace stoch

@@ -56,19 +56,24 @@ float ScaleYarn(float power, int64_t i, const YarnRopeScaling& scaling, const Ya
 
 std::vector<float> RopeInverseFrequencies(const DecoderConfig& config) {
   const int64_t pairs = config.head_dim / 2;
+  const int64_t rotary_dim = config.RotaryDim();
   const auto* linear = ScalingOf<LinearRopeScaling>(config);
   const auto* llama3 = ScalingOf<Llama3RopeScaling>(config);
   const auto* yarn = ScalingOf<YarnRopeScaling>(config);
+  const auto* longrope = ScalingOf<LongRopeScaling>(config);
   YarnBand band;
-  if (yarn != nullptr) band = BandOf(*yarn, static_cast<double>(config.head_dim), config.rope_theta);
+  if (yarn != nullptr) band = BandOf(*yarn, static_cast<double>(rotary_dim), config.rope_theta);
   std::vector<float> frequencies(static_cast<size_t>(pairs));
-  for (int64_t i = 0; i < pairs; ++i) {
-    const float exponent = static_cast<float>(2 * i) / static_cast<float>(config.head_dim);
+  for (int64_t i = 0; i < rotary_dim / 2; ++i) {
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(rotary_dim);
     const float power = static_cast<float>(ExpDouble(static_cast<double>(exponent) * Log(config.rope_theta)));
     float frequency = 1.0f / power;
     if (linear != nullptr) frequency = frequency / static_cast<float>(linear->factor);
     if (llama3 != nullptr) frequency = ScaleLlama3(frequency, *llama3);
     if (yarn != nullptr) frequency = ScaleYarn(power, i, *yarn, band);
+    if (longrope != nullptr) {
+      frequency = 1.0f / (static_cast<float>(longrope->short_factor[static_cast<size_t>(i)]) * power);
+    }
     frequencies[static_cast<size_t>(i)] = frequency;
   }
   return frequencies;
@@ -78,7 +83,11 @@ std::vector<float> MakeRopeTable(const DecoderConfig& config, int64_t rows, cons
   const std::vector<float> frequencies = RopeInverseFrequencies(config);
   const size_t pairs = frequencies.size();
   const auto* yarn = ScalingOf<YarnRopeScaling>(config);
-  const float gain = yarn != nullptr ? static_cast<float>(yarn->attention_factor) : 1.0f;
+  const auto* longrope = ScalingOf<LongRopeScaling>(config);
+  const double factor = yarn != nullptr       ? yarn->attention_factor
+                        : longrope != nullptr ? longrope->attention_factor
+                                              : 1.0;
+  const auto rotated = static_cast<size_t>(config.RotaryDim() / 2);
   std::vector<float> table(static_cast<size_t>(rows) * pairs * 2);
   for (int64_t r = 0; r < rows; ++r) {
     float* row = table.data() + static_cast<size_t>(r) * pairs * 2;
@@ -87,6 +96,7 @@ std::vector<float> MakeRopeTable(const DecoderConfig& config, int64_t rows, cons
       const float angle = position * frequencies[i];
       double sine, cosine;
       SinCos(static_cast<double>(angle), &sine, &cosine);
+      const float gain = i < rotated ? static_cast<float>(factor) : 1.0f;
       row[i] = static_cast<float>(cosine) * gain;
       row[pairs + i] = static_cast<float>(sine) * gain;
     }

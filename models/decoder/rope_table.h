@@ -10,8 +10,8 @@
 
 namespace stoch {
 
-// inv_freq[i] = 1 / theta^(2i / head_dim), each step rounded to float as transformers does, with the scaling that
-// the config asks for.
+// inv_freq[i] = 1 / theta^(2i / rotary_dim), each step rounded to float as transformers does, with the scaling that
+// the config asks for; 0 of the pairs after rotary_dim / 2, whose cosine is 1 and sine 0: they pass RoPE as they are.
 // Shapes: [head_dim / 2].
 // Bits:   one computation for all backends. theta^x is correctly rounded but for the rarest cases, so it may differ
 //         from PyTorch's pow by one ulp.
@@ -20,7 +20,7 @@ namespace stoch {
 std::vector<float> RopeInverseFrequencies(const DecoderConfig& config);
 
 // Of position p: cos(a_i) for i < head_dim / 2, then sin(a_i), a_i = float(p) * inv_freq[i] in float; sine and cosine of
-// that angle in double, rounded to float, times the attention_factor of yarn.
+// that angle in double, rounded to float, times the attention_factor of yarn or longrope.
 // Shapes: [rows, head_dim], row-major: positions 0, 1, 2, ..., or those of a stripe.
 std::vector<float> MakeRopeTable(const DecoderConfig& config, int64_t rows, const Stripe& stripe = {});
 

@@ -202,11 +202,17 @@ std::vector<LogitsModel> RandomFamilyModels(const std::filesystem::path& scratch
   config.architecture = FindArchitecture("mistral");
   config.windows = {21, 21};
   add("random-mistral", config);
+
+  config = TinyLlamaConfig();
+  config.architecture = FindArchitecture("phi3");
+  config.rotary_dim = 12;
+  add("random-phi3", config);
   return models;
 }
 
 std::vector<std::string> SharedFamilyNames() {
-  return {"tiny-qwen2", "tiny-qwen3", "tiny-qwen3-moe", "tiny-mistral", "tiny-mixtral"};
+  return {"tiny-qwen2",   "tiny-qwen3", "tiny-qwen3-moe",   "tiny-mistral",
+          "tiny-mixtral", "tiny-phi3",  "tiny-phi3-partial"};
 }
 
 LogitsModel SharedFamilyModel(const std::string& name) {

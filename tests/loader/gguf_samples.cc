@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "loader/checkpoint/gguf/config.h"
+#include "loader/checkpoint/safetensors.h"
 #include "tests/support/temp_dir.h"
 
 namespace stoch::test {
@@ -74,12 +75,27 @@ GgufBuilder MetadataOf(const DecoderConfig& config) {
       .F32(prefix + "attention.layer_norm_rms_epsilon", static_cast<float>(config.rms_norm_eps))
       .F32(prefix + "rope.freq_base", static_cast<float>(config.rope_theta));
   if (!config.windows.empty()) file.U32(prefix + "attention.sliding_window", u32(config.windows.front()));
+  if (config.RotaryDim() < config.head_dim) file.U32(prefix + "rope.dimension_count", u32(config.RotaryDim()));
   if (config.HasExperts()) {
     file.U32(prefix + "expert_count", u32(config.num_experts))
         .U32(prefix + "expert_used_count", u32(config.num_experts_per_tok))
         .U32(prefix + "expert_feed_forward_length", u32(config.moe_intermediate_size));
   }
   return file;
+}
+
+uint32_t GgufType(DType dtype) { return dtype == DType::kF32 ? 0 : dtype == DType::kF16 ? 1 : 30; }
+
+// The tensors of a folder with other names alone.
+void AddAsStored(const std::filesystem::path& path, GgufBuilder* to) {
+  const SafetensorsFile stored(path);
+  for (const SafetensorsTensor& tensor : stored.tensors()) {
+    const std::span<const std::byte> bytes = stored.Data(tensor);
+    to->tensors.push_back({gguf::NameInGguf(tensor.name).name,
+                           {tensor.shape.rbegin(), tensor.shape.rend()},
+                           GgufType(tensor.dtype),
+                           std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size())});
+  }
 }
 
 }  // namespace
@@ -195,6 +211,10 @@ GgufBuilder GgufOf(const ModelFiles& folder) {
   const DecoderConfig& config = folder.config;
   const bool permutes = GgufArchitecture(config) == "llama";
   GgufBuilder file = MetadataOf(config);
+  if (GgufArchitecture(config) == "phi3") {
+    AddAsStored(folder.folder / "model.safetensors", &file);
+    return file;
+  }
   for (const TensorInfo& info : folder.weights->tensors()) {
     const gguf::TensorName name = gguf::NameInGguf(info.name);
     const WeightSource source =
@@ -213,7 +233,7 @@ GgufBuilder GgufOf(const ModelFiles& folder) {
     }
     GgufBuilder::Tensor tensor{name.name, {info.shape.rbegin(), info.shape.rend()}, 0, std::move(data)};
     if (name.expert == 0) tensor.dims.push_back(1);
-    tensor.type = source.dtype == DType::kF32 ? 0 : source.dtype == DType::kF16 ? 1 : 30;
+    tensor.type = GgufType(source.dtype);
     file.tensors.push_back(std::move(tensor));
   }
   return file;

@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "kernels/math/half.h"
@@ -119,6 +121,60 @@ TEST(QuantizedModel, NumbersAreThoseOfTheFormulas) {
       EXPECT_TRUE(SameBits(Numbers(slice), {begin, begin + 5 * source.cols})) << tensor.name;
     }
     EXPECT_EQ(quantized, 14);
+  }
+}
+
+// FP8 with a scale a row, as a Phi-3 of which RoPE turns 12 of 16 dimensions: rows of fused matrices, those of q and k in the
+// order in which halves of 8 are turned.
+TEST(QuantizedModel, FusedMatricesAndPartsOfHeads) {
+  const TempDir folder;
+  QuantizedModel model = MakeQuantized({.kind = QuantizedKind::kFp8Row, .scales = DType::kF32});
+  auto config = nlohmann::json::parse(model.config);
+  config["model_type"] = "phi3";
+  config["architectures"] = {"Phi3ForCausalLM"};
+  config["partial_rotary_factor"] = 0.75;
+  model.config = config.dump();
+  std::vector<StoredTensor> tensors;
+  for (StoredTensor& tensor : model.tensors) {
+    std::string fused = tensor.name;
+    for (const auto& [part, whole] : {std::pair{".q_proj", ".qkv_proj"},
+                                      {".k_proj", ".qkv_proj"},
+                                      {".v_proj", ".qkv_proj"},
+                                      {".gate_proj", ".gate_up_proj"},
+                                      {".up_proj", ".gate_up_proj"}}) {
+      const size_t at = fused.find(part);
+      if (at != std::string::npos) fused.replace(at, std::string_view(part).size(), whole);
+    }
+    const auto found =
+        std::find_if(tensors.begin(), tensors.end(), [&](const StoredTensor& other) { return other.name == fused; });
+    if (found == tensors.end()) {
+      tensor.name = fused;
+      tensors.push_back(std::move(tensor));
+      continue;
+    }
+    found->shape.front() += tensor.shape.front();
+    found->bytes.insert(found->bytes.end(), tensor.bytes.begin(), tensor.bytes.end());
+  }
+  model.tensors = std::move(tensors);
+  WriteQuantized(folder.path(), model);
+  const ModelFiles files = OpenModelFiles(folder.path().string());
+  constexpr int64_t kOrder[16] = {0, 1, 2, 3, 4, 5, 12, 13, 6, 7, 8, 9, 10, 11, 14, 15};
+  for (const DecoderTensor& tensor : DecoderTensors(files.config)) {
+    const auto found = model.numbers.find(tensor.name);
+    if (found == model.numbers.end()) continue;
+    const bool turns =
+        tensor.name.find("q_proj") != std::string::npos || tensor.name.find("k_proj") != std::string::npos;
+    const WeightSource source = SourceOf(files, tensor);
+    std::vector<float> expected;
+    for (int64_t row = 0; row < source.rows; ++row) {
+      const int64_t from = turns ? row - row % 16 + kOrder[row % 16] : row;
+      const auto begin = found->second.begin() + from * source.cols;
+      expected.insert(expected.end(), begin, begin + source.cols);
+    }
+    EXPECT_TRUE(SameBits(Numbers(source), expected)) << tensor.name;
+    const auto begin = expected.begin() + 9 * source.cols;
+    EXPECT_TRUE(SameBits(Numbers(SliceRows(source, 9, 5)), {begin, begin + 5 * source.cols})) << tensor.name;
+    files.weights->Release(tensor.name);
   }
 }
 

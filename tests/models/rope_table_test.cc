@@ -98,6 +98,42 @@ TEST(RopeTable, YarnBlendsABandAndScalesBothParts) {
   EXPECT_NEAR(table[2 * 16 + 8 + 1], 1.5 * std::sin(angle), 1e-6);
 }
 
+// 12 of 16 dimensions: the frequencies of a head of 12; the last two pairs of the 8 stay where they are.
+TEST(RopeTable, PairsBehindTheRotatedPartPass) {
+  DecoderConfig config;
+  config.head_dim = 16;
+  config.rotary_dim = 12;
+  const std::vector<float> frequencies = RopeInverseFrequencies(config);
+  const std::vector<float> table = MakeRopeTable(config, 6);
+  for (size_t i = 0; i < 8; ++i) {
+    const double exact = i < 6 ? std::pow(10000.0, -static_cast<double>(i) / 6) : 0.0;
+    EXPECT_NEAR(frequencies[i], exact, 5e-7 * exact) << i;
+    const float angle = 5.0f * frequencies[i];
+    EXPECT_NEAR(table[5 * 16 + i], std::cos(static_cast<double>(angle)), 4e-8);
+    EXPECT_NEAR(table[5 * 16 + 8 + i], std::sin(static_cast<double>(angle)), 4e-8);
+  }
+  EXPECT_EQ(table[5 * 16 + 7], 1.0f);
+  EXPECT_EQ(table[5 * 16 + 15], 0.0f);
+}
+
+// The formula of transformers' _compute_longrope_parameters for sequences within the original context.
+TEST(RopeTable, LongRopeDividesByShortFactorsAndScalesTheRotatedPart) {
+  DecoderConfig plain;
+  plain.head_dim = 16;
+  plain.rotary_dim = 8;
+  DecoderConfig scaled = plain;
+  scaled.rope_scaling = LongRopeScaling{{1, 1.25, 2, 64}, 4096, 1.1902380714238083};
+  const std::vector<float> base = RopeInverseFrequencies(plain);
+  const std::vector<float> frequencies = RopeInverseFrequencies(scaled);
+  const double factors[] = {1, 1.25, 2, 64};
+  for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(frequencies[i], base[i] / factors[i], 1e-7 * base[i]) << i;
+  const std::vector<float> table = MakeRopeTable(scaled, 3);
+  const double angle = static_cast<double>(2.0f * frequencies[1]);
+  EXPECT_NEAR(table[2 * 16 + 1], 1.1902380714238083 * std::cos(angle), 1e-6);
+  EXPECT_NEAR(table[2 * 16 + 8 + 1], 1.1902380714238083 * std::sin(angle), 1e-6);
+  EXPECT_EQ(table[2 * 16 + 6], 1.0f);
+}
+
 TEST(RopeTable, RowsAreCosThenSinOfTheRoundedAngle) {
   const DecoderConfig config = Llama31();
   const std::vector<float> frequencies = RopeInverseFrequencies(config);

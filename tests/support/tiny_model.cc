@@ -85,6 +85,13 @@ std::vector<StoredTensor> TinyModelTensors(const TinyModel& model) {
       AppendElement(stored.bytes, centre + uniform * model.spread, model.dtype);
     }
     if (tensor.name == kEmbeddingName && model.tied_as_lm_head) stored.name = kLmHeadName;
+    if (tensor.fused_first > 0) {
+      StoredTensor& fused = tensors.back();
+      fused.shape.front() += tensor.shape.front();
+      fused.bytes.insert(fused.bytes.end(), stored.bytes.begin(), stored.bytes.end());
+      continue;
+    }
+    if (!tensor.fused.empty()) stored.name = tensor.fused;
     tensors.push_back(std::move(stored));
   }
   return tensors;
@@ -117,6 +124,9 @@ std::string ConfigJson(const DecoderConfig& config) {
     for (size_t i = 0; i < config.sparse_layers.size(); ++i) {
       if (!config.sparse_layers[i]) json["mlp_only_layers"].push_back(i);
     }
+  }
+  if (config.rotary_dim > 0) {
+    json["partial_rotary_factor"] = static_cast<double>(config.rotary_dim) / static_cast<double>(config.head_dim);
   }
   if (config.rope_scaling) {
     const auto& scaling = std::get<Llama3RopeScaling>(*config.rope_scaling);

@@ -19,6 +19,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::string_view kRopeFactors = "rope_freqs.weight";
+constexpr std::string_view kShortFactors = "rope_factors_short.weight";
+constexpr std::string_view kLongFactors = "rope_factors_long.weight";
 
 struct Architecture {
   std::string_view name;   // in GGUF
@@ -26,10 +28,9 @@ struct Architecture {
   const char* class_name;
 };
 constexpr Architecture kArchitectures[] = {
-    {"llama", "llama", "LlamaForCausalLM"},
-    {"qwen2", "qwen2", "Qwen2ForCausalLM"},
-    {"qwen3", "qwen3", "Qwen3ForCausalLM"},
-    {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM"},
+    {"llama", "llama", "LlamaForCausalLM"}, {"qwen2", "qwen2", "Qwen2ForCausalLM"},
+    {"qwen3", "qwen3", "Qwen3ForCausalLM"}, {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM"},
+    {"phi3", "phi3", "Phi3ForCausalLM"},
 };
 // Keys of an architecture that change nothing of the logits, or that repeat what tensors or other keys say.
 constexpr std::string_view kMeaningless[] = {
@@ -45,7 +46,9 @@ const Architecture& ArchitectureOf(const Metadata& metadata) {
   for (const Architecture& architecture : kArchitectures) {
     if (architecture.name == name) return architecture;
   }
-  metadata.Fail(kKey, "expected llama, qwen2, qwen3 or qwen3moe, got " + Quoted(name));
+  std::string known;
+  for (const Architecture& row : kArchitectures) known += (known.empty() ? "" : ", ") + std::string(row.name);
+  metadata.Fail(kKey, "expected one of " + known + ", got " + Quoted(name));
 }
 
 // Metadata of one architecture, whose keys begin with its name. Remembers which keys were asked for.
@@ -55,6 +58,7 @@ class Keys {
       : model_(model), metadata_(model.metadata()), prefix_(std::string(architecture.name) + ".") {}
 
   const Metadata& metadata() const { return metadata_; }
+  bool is_phi() const { return prefix_ == "phi3."; }
   std::string Full(std::string_view key) const { return *known_.insert(prefix_ + std::string(key)).first; }
   int64_t Need(std::string_view key) const { return metadata_.Required(Full(key), Integer(key)); }
   std::optional<int64_t> Integer(std::string_view key) const { return metadata_.Integer(Full(key)); }
@@ -115,7 +119,10 @@ void AddSizes(const Keys& keys, Json& config) {
     keys.metadata().Fail(keys.Full("attention.value_length"),
                          "expected the length of keys, " + std::to_string(dim) + ", got " + std::to_string(*value_dim));
   }
-  if (rotated && *rotated != dim) {
+  if (rotated && *rotated != dim && *rotated > 0 && keys.is_phi()) {
+    // Cut to an integer, the product with the length of a head is that number again.
+    config["partial_rotary_factor"] = (static_cast<double>(*rotated) + 0.5) / static_cast<double>(dim);
+  } else if (rotated && *rotated != dim) {
     keys.metadata().Fail(keys.Full("rope.dimension_count"),
                          "expected all " + std::to_string(dim) + " of a head, got " + std::to_string(*rotated));
   }
@@ -152,6 +159,28 @@ Json RopeFromFactors(const Keys& keys, const StoredTensor& stored, int64_t head_
           {"original_max_position_embeddings", static_cast<int64_t>(kPositions)}};
 }
 
+// longrope is in two tensors; without them angles are plain.
+void AddPhiRope(const Keys& keys, Json& config) {
+  const auto original = keys.Integer("rope.scaling.original_context_length");
+  if (original) config["original_max_position_embeddings"] = *original;
+  const auto attention = keys.Number("rope.scaling.attn_factor");
+  if (!keys.HasTensor(kShortFactors)) return;
+  Json scaling = {{"rope_type", "longrope"}};
+  if (attention) scaling["attention_factor"] = *attention;
+  for (const auto& [name, key] : {std::pair{kShortFactors, "short_factor"}, {kLongFactors, "long_factor"}}) {
+    const StoredTensor* stored = keys.Find(name);
+    const bool fits = stored != nullptr && stored->tensor->type == Type::kF32 && stored->tensor->shape.size() == 1;
+    if (!fits) {
+      throw InvalidInput(keys.metadata().where() + ": tensor " + Quoted(name) +
+                         ": expected a factor in F32 for each pair that is turned, got another tensor or none");
+    }
+    std::vector<float> factors(static_cast<size_t>(stored->tensor->shape.front()));
+    Dequantize(Type::kF32, stored->data().data(), stored->tensor->shape.front(), factors.data());
+    scaling[key] = factors;
+  }
+  config["rope_scaling"] = std::move(scaling);
+}
+
 void AddRope(const Keys& keys, Json& config) {
   const double theta = keys.Number("rope.freq_base").value_or(10000);
   config["rope_theta"] = theta;
@@ -161,12 +190,18 @@ void AddRope(const Keys& keys, Json& config) {
   if (const StoredTensor* factors = keys.Find(kRopeFactors)) {
     config["rope_scaling"] = RopeFromFactors(keys, *factors, head_dim, theta);
   }
+  if (keys.is_phi()) {
+    AddPhiRope(keys, config);
+  } else if (keys.HasTensor(kShortFactors) || keys.HasTensor(kLongFactors)) {
+    throw InvalidInput(keys.metadata().where() + ": tensor " + Quoted(kShortFactors) +
+                       ": expected none in this architecture, got one; it needs longrope there");
+  }
   // As in llama.cpp: a factor alone is linear, and older files call it scale_linear.
   std::optional<double> factor = keys.Number("rope.scaling.factor");
   if (!factor) factor = keys.Number("rope.scale_linear");
   const std::string_view usual = factor.value_or(0) == 0 ? "none" : "linear";
   const std::string_view type = keys.String("rope.scaling.type").value_or(usual);
-  if (type == "none") return;
+  if (type == "none" || (type == "longrope" && keys.is_phi())) return;
   if (config.contains("rope_scaling")) {
     keys.metadata().Fail(keys.Full("rope.scaling.type"),
                          "expected none next to a tensor of factors, got " + Quoted(type));
@@ -249,7 +284,9 @@ std::string ConfigJson(const Model& model) {
       config["architectures"] = Json::array({kMistralClass});
       config["sliding_window"] = window;
     }
-  } else if (keys.Integer("attention.sliding_window").value_or(0) > 0) {
+  } else if (const int64_t window = keys.Integer("attention.sliding_window").value_or(0); window > 0 && keys.is_phi()) {
+    config["sliding_window"] = window;
+  } else if (window > 0) {
     keys.Refuse("attention.sliding_window", "none in architecture " + std::string(architecture.name));
   }
   for (const char* key : {"attention.scale", "logit_scale", "embedding_scale", "residual_scale",
@@ -275,7 +312,8 @@ TensorName NameInGguf(std::string_view name) {
       {"self_attn.o_proj", "attn_output"}, {"self_attn.q_norm", "attn_q_norm"},
       {"self_attn.k_norm", "attn_k_norm"}, {"post_attention_layernorm", "ffn_norm"},
       {"mlp.gate_proj", "ffn_gate"},       {"mlp.up_proj", "ffn_up"},
-      {"mlp.down_proj", "ffn_down"},       {"mlp.gate", "ffn_gate_inp"}};
+      {"mlp.down_proj", "ffn_down"},       {"mlp.gate", "ffn_gate_inp"},
+      {"self_attn.qkv_proj", "attn_qkv"},  {"mlp.gate_up_proj", "ffn_up"}};
   constexpr std::pair<std::string_view, std::string_view> kExpertParts[] = {
       {"gate_proj", "ffn_gate_exps"}, {"up_proj", "ffn_up_exps"}, {"down_proj", "ffn_down_exps"}};
   for (const auto& [whole, gguf] : kWhole) {
@@ -310,7 +348,7 @@ TensorName NameInGguf(std::string_view name) {
   return {};
 }
 
-bool IsIgnored(std::string_view name) { return name == kRopeFactors; }
+bool IsIgnored(std::string_view name) { return name == kRopeFactors || name == kShortFactors || name == kLongFactors; }
 
 bool PermutesHeads(const Model& model) { return ArchitectureOf(model.metadata()).name == "llama"; }
 

@@ -11,7 +11,7 @@
 namespace stoch::gguf {
 
 // The config.json that a Hugging Face folder of the same model would have: architectures llama (Mistral too), qwen2,
-// qwen3 and qwen3moe. Sizes of vocabulary and heads that the metadata leave out are those of the tensors.
+// qwen3, qwen3moe and phi3. Sizes of vocabulary and heads that the metadata leave out are those of the tensors.
 // Errors: InvalidInput naming file and key: another architecture, a key that is missing or has another type, or one
 //         whose meaning config.json has no word for.
 std::string ConfigJson(const Model& model);
@@ -28,7 +28,7 @@ struct TensorName {
 };
 TensorName NameInGguf(std::string_view hugging_face_name);
 
-// Whether a tensor holds nothing that the model needs from it: rope_freqs.weight repeats what ConfigJson says.
+// Whether a tensor holds nothing that the model needs from it: factors of RoPE repeat what ConfigJson says.
 bool IsIgnored(std::string_view name);
 
 // Whether q and k are permuted in files of this model.

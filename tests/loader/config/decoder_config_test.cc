@@ -8,13 +8,18 @@
 #include <nlohmann/json.hpp>
 
 #include "loader/config/decoder_tensors.h"
+#include "tests/loader/config/config_samples.h"
 #include "tests/support/expect_invalid.h"
 
 namespace stoch {
 namespace {
 
 using nlohmann::json;
+using test::Base;
 using test::ExpectInvalid;
+using test::ExpectRefused;
+using test::Parse;
+using test::With;
 
 // meta-llama/Llama-3.2-1B, config.json as published.
 constexpr const char* kLlama32 = R"({
@@ -36,26 +41,6 @@ constexpr const char* kLlama2 = R"({
   "num_key_value_heads": 32, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": null,
   "tie_word_embeddings": false, "torch_dtype": "float16", "transformers_version": "4.31.0.dev0", "use_cache": true,
   "vocab_size": 32000})";
-
-DecoderConfig Parse(const json& config, const std::string& generation = "") {
-  return ParseDecoderConfig(config.dump(), generation, "model");
-}
-
-json Base() {
-  return {{"model_type", "llama"},    {"hidden_size", 64}, {"intermediate_size", 172},      {"num_hidden_layers", 2},
-          {"num_attention_heads", 8}, {"vocab_size", 96},  {"max_position_embeddings", 128}};
-}
-
-json With(const char* key, const json& value) {
-  json config = Base();
-  config[key] = value;
-  return config;
-}
-
-void ExpectRefused(const json& config, std::initializer_list<std::string_view> parts) {
-  ExpectInvalid([&] { Parse(config); }, parts);
-  ExpectInvalid([&] { Parse(config); }, {"model/config.json: "});
-}
 
 void ExpectSameShape(const DecoderConfig& a, const DecoderConfig& b) {
   EXPECT_EQ(a.hidden_size, b.hidden_size);
@@ -93,7 +78,9 @@ TEST(DecoderConfig, NamedShapesHaveThePublishedParameterCounts) {
   EXPECT_EQ(TotalParameters(NamedDecoderConfig("qwen3-30b-a3b")), 30'532'122'624);
   EXPECT_EQ(TotalParameters(NamedDecoderConfig("llama-3.1-405b")), 405'853'388'800);
   EXPECT_EQ(TotalParameters(NamedDecoderConfig("mixtral-8x7b")), 46'702'792'704);
-  EXPECT_EQ(NamedDecoderConfigs().size(), 11u);
+  EXPECT_EQ(TotalParameters(NamedDecoderConfig("phi-3-mini")), 3'821'079'552);
+  EXPECT_EQ(TotalParameters(NamedDecoderConfig("phi-4")), 14'659'507'200);
+  EXPECT_EQ(NamedDecoderConfigs().size(), 13u);
   ExpectInvalid([] { NamedDecoderConfig("llama-9"); }, {"llama-3.2-1b, llama-3.1-8b", "got \"llama-9\""});
 }
 
@@ -190,7 +177,11 @@ TEST(DecoderConfig, FamiliesHaveTheirOwnDefaults) {
   config["num_key_value_heads"] = nullptr;
   EXPECT_EQ(Parse(config).num_key_value_heads, 64);
   EXPECT_EQ(Parse(Family("mistral")).eos_token_ids, std::vector<int32_t>{2});
-  EXPECT_EQ(Parse(Family("mistral")).WindowOf(1), 4096);
+  json windowed = Family("mistral");
+  windowed["max_position_embeddings"] = 4097;
+  EXPECT_EQ(Parse(windowed).WindowOf(1), 4096);
+  windowed["max_position_embeddings"] = 4096;  // no position is as far from another
+  EXPECT_TRUE(Parse(windowed).windows.empty());
 }
 
 TEST(DecoderConfig, BiasesFollowTheFamilyAndItsKeys) {
@@ -286,7 +277,8 @@ TEST(DecoderConfig, WindowsWithExpertsAreThoseThatBothTransformersMean) {
 // A key that would be ignored could change what the model computes.
 TEST(DecoderConfig, KeysOfUnknownMeaningAreRefused) {
   ExpectRefused(With("logit_scale", 0.25), {"\"logit_scale\"", "whose meaning is known", "got 0.25", "taken out"});
-  ExpectRefused(With("auto_map", {{"AutoModelForCausalLM", "code.Model"}}), {"\"auto_map\"", "got {\"AutoModel"});
+  ExpectRefused(With("auto_map", {{"AutoModelForCausalLM", "code.Model"}}),
+                {"auto_map", "of class LlamaForCausalLM", "code.Model"});
   ExpectRefused(With("is_causal_not", true), {"\"is_causal_not\"", "got true"});
   ExpectRefused(With("num_experts", 8), {"\"num_experts\"", "got 8"});  // Llama has none
   ExpectRefused(With("note", std::string(100, 'x')), {"\"note\"", "got a string"});

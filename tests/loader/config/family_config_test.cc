@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// config.json of families whose blocks differ from Llama's.
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "loader/config/decoder_config.h"
+#include "tests/loader/config/config_samples.h"
+
+namespace stoch {
+namespace {
+
+using nlohmann::json;
+using test::ExpectRefused;
+using test::Parse;
+using test::With;
+
+// microsoft/Phi-4-mini-instruct, as published; of its 48 factors each is one number here.
+json Phi4Mini() {
+  json config = json::parse(R"({
+  "architectures": ["Phi3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "auto_map": {"AutoConfig": "configuration_phi3.Phi3Config", "AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM",
+               "AutoTokenizer": "Xenova/gpt-4o"},
+  "bos_token_id": 199999, "embd_pdrop": 0.0, "eos_token_id": 199999, "full_attn_mod": 1, "hidden_act": "silu",
+  "hidden_size": 3072, "initializer_range": 0.02, "intermediate_size": 8192, "interpolate_factor": 1,
+  "lm_head_bias": false, "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "phi3",
+  "num_attention_heads": 24, "num_hidden_layers": 32, "num_key_value_heads": 8,
+  "original_max_position_embeddings": 4096, "pad_token_id": 199999, "partial_rotary_factor": 0.75, "resid_pdrop": 0.0,
+  "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "sliding_window": 262144, "tie_word_embeddings": true,
+  "torch_dtype": "bfloat16", "transformers_version": "4.45.0", "use_cache": true, "vocab_size": 200064})");
+  config["rope_scaling"] = {{"type", "longrope"},
+                            {"short_factor", std::vector<double>(48, 1.0)},
+                            {"long_factor", std::vector<double>(48, 2.5)}};
+  return config;
+}
+
+TEST(DecoderConfig, Phi4MiniIsReadAsPublished) {
+  const DecoderConfig config = Parse(Phi4Mini());
+  EXPECT_EQ(config.head_dim, 128);
+  EXPECT_EQ(config.RotaryDim(), 96);
+  EXPECT_EQ(config.max_position_embeddings, 4096);  // longer sequences would turn by long_factor
+  EXPECT_TRUE(config.windows.empty());              // none is shorter than the context
+  EXPECT_EQ(TotalParameters(config), 3'836'021'760);
+  const auto& scaling = std::get<LongRopeScaling>(*config.rope_scaling);
+  EXPECT_EQ(scaling.short_factor, std::vector<double>(48, 1.0));
+  EXPECT_NEAR(scaling.attention_factor, 1.1902380714238083, 1e-12);  // sqrt(1 + ln 32 / ln 4096)
+  // As transformers 5 writes it, and the older name of the type.
+  json newer = Phi4Mini();
+  newer["rope_parameters"] = newer["rope_scaling"];
+  newer["rope_parameters"]["original_max_position_embeddings"] = 4096;
+  newer["rope_parameters"]["partial_rotary_factor"] = 0.75;
+  newer["rope_parameters"]["type"] = "su";
+  for (const char* key : {"rope_scaling", "original_max_position_embeddings", "partial_rotary_factor"})
+    newer.erase(key);
+  EXPECT_EQ(Parse(newer).rope_scaling, config.rope_scaling);
+  EXPECT_EQ(Parse(newer).RotaryDim(), 96);
+  EXPECT_EQ(Parse(newer).max_position_embeddings, 4096);
+}
+
+TEST(HostileConfig, PhiRope) {
+  const auto with = [](const char* key, const json& value) {
+    json config = Phi4Mini();
+    config[key] = value;
+    return config;
+  };
+  const auto scaled = [](const char* key, const json& value) {
+    json config = Phi4Mini();
+    config["rope_scaling"][key] = value;
+    return config;
+  };
+  ExpectRefused(with("partial_rotary_factor", 0.999), {"partial_rotary_factor", "even number of the 128", "got 127"});
+  ExpectRefused(with("partial_rotary_factor", 1.5), {"partial_rotary_factor", "even number of the 128", "got 192"});
+  ExpectRefused(with("partial_rotary_factor", 0.001), {"partial_rotary_factor", "got 0"});
+  ExpectRefused(scaled("partial_rotary_factor", 0.5), {"partial_rotary_factor", "that of config.json"});
+  ExpectRefused(scaled("short_factor", {1.0}), {"short_factor", "a list of 48 numbers", "got 1"});
+  ExpectRefused(scaled("short_factor", nullptr), {"short_factor", "a list of 48 numbers", "got nothing"});
+  ExpectRefused(scaled("long_factor", std::vector<double>(48, 0.0)), {"long_factor", "above 0"});
+  ExpectRefused(scaled("long_factor", "48"), {"long_factor", "a list of 48 numbers", "got a string"});
+  ExpectRefused(scaled("factor", 8.0), {"factor", "max_position_embeddings / original"});
+  ExpectRefused(with("original_max_position_embeddings", nullptr), {"original_max_position_embeddings", "got nothing"});
+  ExpectRefused(with("lm_head_bias", true), {"lm_head_bias", "expected false"});
+  ExpectRefused(with("auto_map", {{"AutoModelForCausalLM", "modeling.OtherForCausalLM"}}),
+                {"auto_map", "of class Phi3ForCausalLM"});
+  ExpectRefused(With("rope_scaling", {{"type", "longrope"}}), {"rope_type", "got \"longrope\""});
+}
+
+}  // namespace
+}  // namespace stoch
