@@ -85,7 +85,8 @@ class GgufStore final : public IndexedStore {
 
   void AddTensor(const DecoderTensor& expected, const DecoderConfig& config, std::set<std::string, std::less<>>* used) {
     const bool is_fused = !expected.fused.empty();
-    const gguf::TensorName name = gguf::NameInGguf(is_fused ? expected.fused : expected.name);
+    const gguf::TensorName name =
+        gguf::NameInGguf(is_fused ? expected.fused : expected.name, HasOutNorms(*config.architecture));
     const gguf::StoredTensor* found = name.name.empty() ? nullptr : model_.Find(name.name);
     if (found == nullptr) {
       throw InvalidInput(path_.string() + ": tensor " + Quoted(name.name.empty() ? expected.name : name.name) +

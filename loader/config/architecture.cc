@@ -54,6 +54,14 @@ constexpr BlockVector kHeadNorms[] = {
     {VectorId::kPostAttentionNorm, "post_attention_layernorm", kHidden, BlockGroup::kGateUp},
 };
 
+// No norm in front of a half of the block, one behind it; and one of all heads of q together, and of k.
+constexpr BlockVector kOutNorms[] = {
+    {VectorId::kQNorm, "self_attn.q_norm", kHeads, BlockGroup::kO},
+    {VectorId::kKNorm, "self_attn.k_norm", kKvHeads, BlockGroup::kO},
+    {VectorId::kAttentionOutNorm, "post_attention_layernorm", kHidden, BlockGroup::kGateUp},
+    {VectorId::kMlpOutNorm, "post_feedforward_layernorm", kHidden, BlockGroup::kDown},
+};
+
 constexpr Architecture kArchitectures[] = {
     {.model_type = "llama",
      .transformers_class = "LlamaForCausalLM",
@@ -125,6 +133,35 @@ constexpr Architecture kArchitectures[] = {
      .default_eos = 32000,
      .default_eps = 1e-5,
      .window = WindowRule::kEveryLayer},
+    {.model_type = "smollm3",
+     .transformers_class = "SmolLM3ForCausalLM",
+     .title = "SmolLM3",
+     .linears = kLinears,
+     .vectors = kNorms,
+     .reads_attention_bias = true,
+     .reads_mlp_bias = true,
+     .has_layers_without_rope = true,
+     .default_kv_heads = 4,
+     .default_tied = true,
+     .default_theta = 2e6,
+     .default_eos = 128001},
+    {.model_type = "granite",
+     .transformers_class = "GraniteForCausalLM",
+     .title = "Granite",
+     .linears = kLinears,
+     .vectors = kNorms,
+     .reads_attention_bias = true,
+     .reads_mlp_bias = true,
+     .reads_multipliers = true,
+     .default_eos = 2},
+    {.model_type = "olmo2",
+     .transformers_class = "Olmo2ForCausalLM",
+     .title = "OLMo2",
+     .linears = kLinears,
+     .vectors = kOutNorms,
+     .reads_attention_bias = true,
+     .default_eos = 50279,
+     .default_eps = 1e-5},
 };
 
 const Architecture* Find(std::string_view Architecture::*key, std::string_view value) {
@@ -180,6 +217,10 @@ std::string_view FusedTensor(const Architecture& architecture, BlockGroup group)
     case BlockGroup::kDown: break;
   }
   return "";
+}
+
+bool HasOutNorms(const Architecture& architecture) {
+  return VectorOf(architecture, VectorId::kAttentionOutNorm) != nullptr;
 }
 
 const BlockVector* VectorOf(const Architecture& architecture, VectorId id) {

@@ -40,14 +40,15 @@ struct BlockLinear {
 };
 
 // The vectors of norms.
-enum class VectorId : uint8_t { kInputNorm, kQNorm, kKNorm, kPostAttentionNorm };
-inline constexpr int kNumBlockVectors = 4;
+// kAttentionOutNorm, kMlpOutNorm: of what a half of the block adds to the residual stream, before it is added.
+enum class VectorId : uint8_t { kInputNorm, kQNorm, kKNorm, kPostAttentionNorm, kAttentionOutNorm, kMlpOutNorm };
+inline constexpr int kNumBlockVectors = 6;
 
 struct BlockVector {
   VectorId id;
   std::string_view tensor;  // "input_layernorm"
   Axis length;
-  BlockGroup before;  // the group that works on what it normalizes, or on what comes of that
+  BlockGroup before;  // the group that works on what it normalizes, or on what comes of that; or the last one
 };
 
 // Which layers have a sliding window where layer_types does not say.
@@ -82,9 +83,13 @@ struct Architecture {
   int64_t default_expert_size = 768;
   // RoPE turns the first dimensions of a head alone, where partial_rotary_factor says so, and may be of type longrope.
   bool has_phi_rope = false;
+  bool reads_multipliers = false;  // embedding_multiplier, residual_multiplier, attention_multiplier, logits_scaling
+  bool has_layers_without_rope = false;  // no_rope_layers and no_rope_layer_interval say which
   // What absent keys of config.json mean. 0: as many KV heads as heads; hidden_size / heads.
   int64_t default_kv_heads = 0;
   int64_t default_head_dim = 0;
+  bool default_tied = false;
+  double default_theta = 10000;
   int32_t default_eos = -1;  // -1: none
   double default_eps = 1e-6;
   WindowRule window = WindowRule::kNone;
@@ -105,5 +110,7 @@ std::span<const BlockLinear> LinearsOf(const Architecture& architecture, BlockGr
 std::string_view FusedTensor(const Architecture& architecture, BlockGroup group);
 // The row of a norm; nullptr where the family has none.
 const BlockVector* VectorOf(const Architecture& architecture, VectorId id);
+// Whether what each half of a block computes is normed before it is added to the residual stream.
+bool HasOutNorms(const Architecture& architecture);
 
 }  // namespace stoch

@@ -259,6 +259,15 @@ void ParseExperts(const ConfigKeys& keys, DecoderConfig* config) {
   if (std::find(sparse.begin(), sparse.end(), true) != sparse.end()) config->sparse_layers = std::move(sparse);
 }
 
+void ParseMultipliers(const ConfigKeys& keys, DecoderConfig* config) {
+  if (!config->architecture->reads_multipliers) return;
+  constexpr double kMost = 1e6;
+  config->embedding_multiplier = keys.Number("embedding_multiplier", 0, kMost, 1);
+  config->residual_multiplier = keys.Number("residual_multiplier", 0, kMost, 1);
+  config->attention_multiplier = keys.Number("attention_multiplier", 0, kMost, 1);
+  config->logits_scaling = keys.Number("logits_scaling", 0, kMost, 1);
+}
+
 void AddIds(const std::vector<int32_t>& ids, std::vector<int32_t>* to) {
   for (const int32_t id : ids) {
     if (std::find(to->begin(), to->end(), id) == to->end()) to->push_back(id);
@@ -268,6 +277,11 @@ void AddIds(const std::vector<int32_t>& ids, std::vector<int32_t>* to) {
 }  // namespace
 
 bool DecoderConfig::HasExperts() const { return !sparse_layers.empty(); }
+bool DecoderConfig::HasBranches() const { return residual_multiplier != 1 || HasOutNorms(*architecture); }
+bool DecoderConfig::NormsAllHeads() const {
+  const BlockVector* norm = VectorOf(*architecture, VectorId::kQNorm);
+  return norm != nullptr && norm->length == Axis::kHeads;
+}
 bool DecoderConfig::HasDenseLayers() const {
   return sparse_layers.empty() || std::find(sparse_layers.begin(), sparse_layers.end(), false) != sparse_layers.end();
 }
@@ -285,9 +299,10 @@ DecoderConfig ParseDecoderConfig(std::string_view config_json, std::string_view 
   CheckRepeated(keys, config);
   ParseWindows(keys, &config);
   ParseExperts(keys, &config);
+  ParseMultipliers(keys, &config);
   FindQuantization(keys);  // of the files, not of the model; refused here where it is not read
   config.rms_norm_eps = keys.Number("rms_norm_eps", 0, 1, config.architecture->default_eps);
-  config.tie_word_embeddings = keys.Boolean("tie_word_embeddings", false);
+  config.tie_word_embeddings = keys.Boolean("tie_word_embeddings", config.architecture->default_tied);
   config.bos_token_id = static_cast<int32_t>(
       keys.Integer("bos_token_id", 0, config.vocab_size - 1, std::min<int64_t>(1, config.vocab_size - 1)));
   config.eos_token_ids = keys.Ids("eos_token_id", config.vocab_size);

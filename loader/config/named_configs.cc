@@ -87,6 +87,44 @@ DecoderConfig Phi(int64_t vocab_size, int64_t max_position_embeddings, double ro
   return config;
 }
 
+// HuggingFaceTB/SmolLM3-3B: every fourth layer has no RoPE.
+DecoderConfig SmolLM3() {
+  DecoderConfig config;
+  config.architecture = FindArchitecture("smollm3");
+  config.vocab_size = 128256;
+  config.max_position_embeddings = 65536;
+  config.rms_norm_eps = 1e-6;
+  config.rope_theta = 5e6;
+  for (int layer = 0; layer < 36; ++layer) config.rope_layers.push_back(layer % 4 != 3);
+  return config;
+}
+
+// ibm-granite/granite-3.1-8b-instruct.
+DecoderConfig Granite() {
+  DecoderConfig config;
+  config.architecture = FindArchitecture("granite");
+  config.vocab_size = 49155;
+  config.max_position_embeddings = 131072;
+  config.rms_norm_eps = 1e-5;
+  config.rope_theta = 1e7;
+  config.embedding_multiplier = 12;
+  config.residual_multiplier = 0.22;
+  config.attention_multiplier = 0.0078125;
+  config.logits_scaling = 16;
+  return config;
+}
+
+// allenai/OLMo-2-1124-7B.
+DecoderConfig Olmo2() {
+  DecoderConfig config;
+  config.architecture = FindArchitecture("olmo2");
+  config.vocab_size = 100352;
+  config.max_position_embeddings = 4096;
+  config.rms_norm_eps = 1e-6;
+  config.rope_theta = 500000;
+  return config;
+}
+
 DecoderConfig WithEnds(DecoderConfig config, int32_t bos, int32_t eos) {
   config.bos_token_id = bos;
   config.eos_token_ids = {eos};
@@ -138,6 +176,9 @@ const std::vector<NamedConfig>& Table() {
       {"mixtral-8x7b", WithExperts(Sized(Mixtral(), {4096, 14336, 32, 32, 8, 128}), 8, 2, 14336)},
       {"phi-3-mini", WithEnds(Windowed(Sized(Phi(32064, 4096, 10000), {3072, 8192, 32, 32, 32, 96}), 2047), 1, 32000)},
       {"phi-4", WithEnds(Sized(Phi(100352, 16384, 250000), {5120, 17920, 40, 40, 10, 128}), 100257, 100265)},
+      {"smollm3-3b", WithEnds(Tied(Sized(SmolLM3(), {2048, 11008, 36, 16, 4, 128})), 128000, 128012)},
+      {"granite-3.1-8b", WithEnds(Tied(Sized(Granite(), {4096, 12800, 40, 32, 8, 128})), 0, 0)},
+      {"olmo2-7b", WithEnds(Sized(Olmo2(), {4096, 11008, 32, 32, 32, 128}), 100257, 100257)},
       {"qwen2.5-7b", Sized(Qwen("qwen2", 152064, 32768), {3584, 18944, 28, 28, 4, 128})},
       {"qwen3-4b", Tied(Sized(Qwen("qwen3", 151936, 40960), {2560, 9728, 36, 32, 8, 128}))},
       {"qwen3-30b-a3b",
@@ -152,6 +193,7 @@ void KeepLayers(int64_t layers, DecoderConfig* config) {
   const auto count = static_cast<size_t>(layers);
   if (!config->windows.empty()) config->windows.resize(count);
   if (!config->sparse_layers.empty()) config->sparse_layers.resize(count);
+  if (!config->rope_layers.empty()) config->rope_layers.resize(count);
 }
 
 // The first tokens alone; of the special ones those among them.

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "kernels/math/elementary.h"
 #include "loader/quote.h"
@@ -133,18 +135,40 @@ struct Rope {
 };
 
 Rope ParseObject(const ConfigKeys& rope, const ConfigKeys& keys, DecoderConfig* config) {
-  const Rope result{rope.Number("rope_theta", 0, kMaxTheta, config->rope_theta), ParseScaling(rope, keys, config)};
+  Rope result{rope.Number("rope_theta", 0, kMaxTheta, config->rope_theta), ParseScaling(rope, keys, config)};
   constexpr std::string_view kMeaningless[] = {"finetuned"};  // whether the weights were trained with the scaling
   rope.RefuseOthers(kMeaningless);
   return result;
 }
 
+// The list, or all but each of an interval. Layers without RoPE could have windows of their own.
+void ParseRopeLayers(const ConfigKeys& keys, DecoderConfig* config) {
+  if (!config->architecture->has_layers_without_rope) return;
+  if (keys.Boolean("use_sliding_window", false)) {
+    keys.Fail(
+        "use_sliding_window: expected false for this model_type, got true; it needs windows of layers without RoPE");
+  }
+  const int64_t layers = config->num_hidden_layers;
+  const int64_t interval = keys.Integer("no_rope_layer_interval", 1, INT32_MAX, 4);
+  const std::vector<int64_t> listed = keys.Integers("no_rope_layers", 0, 1, static_cast<size_t>(layers));
+  if (keys.Find("no_rope_layers") != nullptr && static_cast<int64_t>(listed.size()) != layers) {
+    keys.Fail("no_rope_layers: expected " + std::to_string(layers) + " numbers, one of each layer, got " +
+              std::to_string(listed.size()));
+  }
+  std::vector<bool> has_rope;
+  for (int64_t i = 0; i < layers; ++i) {
+    has_rope.push_back(listed.empty() ? (i + 1) % interval != 0 : listed[static_cast<size_t>(i)] == 1);
+  }
+  if (std::find(has_rope.begin(), has_rope.end(), false) != has_rope.end()) config->rope_layers = std::move(has_rope);
+}
+
 }  // namespace
 
 void ParseRope(const ConfigKeys& keys, DecoderConfig* config) {
-  config->rope_theta = keys.Number("rope_theta", 0, kMaxTheta, 10000);
+  config->rope_theta = keys.Number("rope_theta", 0, kMaxTheta, config->architecture->default_theta);
   const bool has_theta = keys.Find("rope_theta") != nullptr;
   ParseRotaryDim(keys, config);
+  ParseRopeLayers(keys, config);
   if (config->architecture->has_phi_rope) keys.Find(kOriginal);
   std::optional<Rope> first;  // where both objects are there, as for old and new readers, they must agree
   for (const char* key : {"rope_scaling", "rope_parameters"}) {

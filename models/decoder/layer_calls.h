@@ -21,10 +21,12 @@ inline TensorView Columns(const TensorView& matrix, const IndexRange& range, int
   return Slice(matrix, 1, range.begin * scale, range.size() * scale);
 }
 
-// Puts an RMSNorm of the rows in front, with a table for 1 / sqrt or null. A LinearCall or an ExpertLinearCall.
+// Puts an RMSNorm of the rows in front, with a table for 1 / sqrt or null; none where there is no weight. A LinearCall or an
+// ExpertLinearCall.
 // Requires: call->x; a weight for each of its columns.
 template <typename Call>
 void AddNorm(const Buffer& weight, double eps, const NonlinearTable* table, Call* call) {
+  if (weight.bytes() == 0) return;
   call->table = table;
   call->prologue = Prologue::kRmsNorm;
   call->norm_weight = MakeView(weight.data(), DType::kF32, call->x.device, call->x.dim(1));

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/math/number_formats.h"
+#include "models/decoder/rope_table.h"
 #include "models/decoder/weights.h"
 #include "models/hardware_plan.h"
 #include "models/operator_group.h"
@@ -99,6 +100,12 @@ WorkspaceSizes MakeWorkspaceSizes(const DecoderConfig& config, const PassShape& 
   sizes.gate_up = row_bytes * 2 * std::max(dense * shard.intermediate.size(), slots * shard.expert_intermediate.size());
   sizes.activation =
       divided ? row_bytes * std::max(dense * config.intermediate_size, slots * config.moe_intermediate_size) : 0;
+  if (config.HasBranches() || config.embedding_multiplier != 1) {
+    const int64_t heads = config.num_attention_heads + config.num_key_value_heads;
+    const int64_t all_heads = divided && config.NormsAllHeads() ? heads * config.head_dim : 0;
+    sizes.branch = row_bytes * std::max(config.hidden_size, all_heads);
+    sizes.factors = row_bytes * 2;
+  }
   if (slots > 0) {
     sizes.router = row_bytes * config.num_experts;
     sizes.chosen = row_bytes * slots;
@@ -108,7 +115,7 @@ WorkspaceSizes MakeWorkspaceSizes(const DecoderConfig& config, const PassShape& 
   sizes.head_input = shard.stripe.count == 1   ? sizes.hidden
                      : shard.stripe.index == 0 ? shape.max_logit_rows * 4 * config.hidden_size
                                                : 0;
-  sizes.rope = RopeRows(shape, shard) * config.head_dim * 4;
+  sizes.rope = NumRopeTables(config) * RopeRows(shape, shard) * config.head_dim * 4;
   sizes.logits = shape.max_logit_rows * (is_first ? config.vocab_size : shard.vocab.size()) * 4;
   sizes.lanes = shape.lanes;
   return sizes;

@@ -72,17 +72,22 @@ struct WorkspaceSizes {
   int64_t attention = 0;       // F32 [max_rows, num_heads * head_dim]
   int64_t gate_up = 0;         // F32 [max_rows, 2 * intermediate], of its rows; or of the experts that a row takes
   int64_t activation = 0;      // F32 [max_rows, intermediate_size] where rows are shared; or of those experts
+  int64_t branch = 0;          // F32 [max_rows, hidden_size], or q and k of all heads; 0 where no such step is
+  int64_t factors = 0;         // F32 [2, max_rows] next to it
   int64_t router = 0;          // F32 [max_rows, num_experts], where there are experts, as the next three
   int64_t chosen = 0;          // I32 [max_rows, num_experts_per_tok]
   int64_t expert_weights = 0;  // F32 of the same shape
   int64_t expert_out = 0;      // F32 [max_rows * num_experts_per_tok, hidden_size], of its rows
-  int64_t rope = 0;            // F32 [RopeRows, head_dim]
+  int64_t rope = 0;            // F32 [NumRopeTables, RopeRows, head_dim]
   int64_t head_input = 0;  // F32 [max_rows, hidden_size]; of dealt positions [max_logit_rows, ..] on the first alone
   int64_t logits = 0;      // F32 [max_logit_rows, vocab_size], on other devices than the first only those of its rows
   int64_t lanes = 1;       // how often hidden, head_input and logits are there
   int64_t head() const { return lanes * (head_input + logits); }
   int64_t experts() const { return router + chosen + expert_weights + expert_out; }
-  int64_t total() const { return lanes * hidden + qkv + attention + gate_up + activation + experts() + rope + head(); }
+  int64_t branches() const { return branch + factors; }
+  int64_t total() const {
+    return lanes * hidden + qkv + attention + gate_up + activation + branches() + experts() + rope + head();
+  }
 };
 WorkspaceSizes MakeWorkspaceSizes(const DecoderConfig& config, const PassShape& shape, const DecoderShard& shard,
                                   bool divided, bool is_first);

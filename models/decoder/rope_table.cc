@@ -52,6 +52,13 @@ float ScaleYarn(float power, int64_t i, const YarnRopeScaling& scaling, const Ya
   return slowed * (1.0f - kept) + 1.0f / power * kept;
 }
 
+// Attention multiplies scores by 1 / sqrt(head_dim): with attention_multiplier in its place, q and k take the square root of
+// what is between them.
+double ScoreGain(const DecoderConfig& config) {
+  if (config.attention_multiplier <= 0) return 1;
+  return std::sqrt(config.attention_multiplier * std::sqrt(static_cast<double>(config.head_dim)));
+}
+
 }  // namespace
 
 std::vector<float> RopeInverseFrequencies(const DecoderConfig& config) {
@@ -87,6 +94,8 @@ std::vector<float> MakeRopeTable(const DecoderConfig& config, int64_t rows, cons
   const double factor = yarn != nullptr       ? yarn->attention_factor
                         : longrope != nullptr ? longrope->attention_factor
                                               : 1.0;
+  // Of q and of k, in place of a factor of their product.
+  const double scale = ScoreGain(config);
   const auto rotated = static_cast<size_t>(config.RotaryDim() / 2);
   std::vector<float> table(static_cast<size_t>(rows) * pairs * 2);
   for (int64_t r = 0; r < rows; ++r) {
@@ -96,12 +105,22 @@ std::vector<float> MakeRopeTable(const DecoderConfig& config, int64_t rows, cons
       const float angle = position * frequencies[i];
       double sine, cosine;
       SinCos(static_cast<double>(angle), &sine, &cosine);
-      const float gain = i < rotated ? static_cast<float>(factor) : 1.0f;
+      const auto gain = static_cast<float>(i < rotated ? factor * scale : scale);
       row[i] = static_cast<float>(cosine) * gain;
       row[pairs + i] = static_cast<float>(sine) * gain;
     }
   }
   return table;
+}
+
+std::vector<float> MakeRopeTables(const DecoderConfig& config, int64_t rows, const Stripe& stripe) {
+  std::vector<float> tables = MakeRopeTable(config, rows, stripe);
+  if (NumRopeTables(config) == 1) return tables;
+  for (int64_t row = 0; row < rows; ++row) {
+    tables.insert(tables.end(), static_cast<size_t>(config.head_dim / 2), static_cast<float>(ScoreGain(config)));
+    tables.insert(tables.end(), static_cast<size_t>(config.head_dim / 2), 0.0f);
+  }
+  return tables;
 }
 
 }  // namespace stoch

@@ -21,7 +21,14 @@ std::vector<float> RopeInverseFrequencies(const DecoderConfig& config);
 
 // Of position p: cos(a_i) for i < head_dim / 2, then sin(a_i), a_i = float(p) * inv_freq[i] in float; sine and cosine of
 // that angle in double, rounded to float, times the attention_factor of yarn or longrope.
+// With an attention_multiplier, both times the root of attention_multiplier * sqrt(head_dim): scores are q k / sqrt(head_dim).
 // Shapes: [rows, head_dim], row-major: positions 0, 1, 2, ..., or those of a stripe.
 std::vector<float> MakeRopeTable(const DecoderConfig& config, int64_t rows, const Stripe& stripe = {});
+
+// The tables of a model: that one and, where layers have no RoPE, one after it of cosines 1 and sines 0, which leave q and k
+// as they are to the bit (but for the sign of a zero).
+inline int64_t NumRopeTables(const DecoderConfig& config) { return config.rope_layers.empty() ? 1 : 2; }
+// Shapes: [NumRopeTables, rows, head_dim].
+std::vector<float> MakeRopeTables(const DecoderConfig& config, int64_t rows, const Stripe& stripe = {});
 
 }  // namespace stoch

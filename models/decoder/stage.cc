@@ -146,6 +146,12 @@ void DecoderStage::Embed(const Piece& piece) {
   const EmbeddingTable& table =
       stripe == 0 ? *weights_.embedding : *weights_.more_embeddings[static_cast<size_t>(stripe - 1)];
   backend_.Embed(table, parts_[0].pass(piece), Hidden(piece));
+  if (config_.embedding_multiplier != 1) {
+    // x + (m - 1) x, the rounded sum of both: m x to the bit where that many bits of x are 0, as in 16-bit weights.
+    const TensorView again = MatrixIn(parts_[0].workspace->branch, piece.rows, config_.hidden_size);
+    backend_.Embed(table, parts_[0].pass(piece), again);
+    AddScaled({-1, "embed"}, again, FactorsOf(parts_[0], piece.rows, true), Hidden(piece));
+  }
   if (!divided()) return;
   AllGatherCall spread;
   spread.site = {-1, "embed"};

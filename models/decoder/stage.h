@@ -93,12 +93,24 @@ class DecoderStage final : public ModelStage {
     std::vector<TensorView> hidden;    // [rows, hidden_size]
     std::vector<TensorView> attended;  // [rows, num_attention_heads * head_dim], a device's own heads
     std::span<const uint64_t> fault_rows;
+    std::vector<TensorView> branches = {};  // BranchesOf(hidden)
   };
   void EndLayer(int cache_layer, const LayerRows& rows, bool is_followed);
   std::span<const DecoderLayerShard> ShardsOfLayer(int cache_layer) const;
   // Issues the projections.
   AttentionCall Project(Part& part, const DecoderLayerShard& weights, int cache_layer, const Piece& piece);
-  void AddBias(const OpSite& site, const TensorView& x, const Buffer& bias);  // nothing where there is none
+  // The projections of every device, and the norms of q and k of all heads. A device without heads has an empty call.
+  std::vector<AttentionCall> ProjectAll(int cache_layer, const Piece& piece);
+  void NormAllHeads(int cache_layer, const Piece& piece, std::span<AttentionCall> calls);
+  // out = out + factor * x of every row, which is a mixture of one expert.
+  void AddScaled(const OpSite& site, const TensorView& x, const TensorView& factors, const TensorView& out);
+  TensorView FactorsOf(const Part& part, int64_t rows, bool of_embedding) const;
+  // Where a half of a block leaves what it adds: in the residual stream, or to be added by AddBranches once all is there.
+  std::vector<TensorView> BranchesOf(const std::vector<TensorView>& hidden) const;
+  void AddBranches(const OpSite& site, VectorId norm, int cache_layer, const std::vector<TensorView>& branches,
+                   const std::vector<TensorView>& hidden);
+  void NormRows(const OpSite& site, const TensorView& x, const Buffer& weight);  // RMSNorm of whole rows, in place
+  void AddBias(const OpSite& site, const TensorView& x, const Buffer& bias);     // nothing where there is none
   // Of the heads that `attention` reads; head_dim 0: they have no norm.
   NormHeadsCall NormOf(int cache_layer, const DecoderLayerShard& weights, const AttentionCall& attention) const;
   void ProjectGateUp(Part& part, const DecoderLayerShard& weights, int layer, const LayerRows& rows, size_t device,

@@ -52,9 +52,11 @@ std::span<const DecoderLayerShard> DecoderStage::ShardsOfLayer(int cache_layer) 
 void DecoderStage::Attend(int cache_layer, const Piece& piece, bool only_outputs) {
   const std::span<const DecoderLayerShard> shards = ShardsOfLayer(cache_layer);
   const AllGatherCall gather = GatherOfHeads(cache_layer, Attended(piece));
+  std::vector<AttentionCall> projected;
+  if (config_.NormsAllHeads()) projected = ProjectAll(cache_layer, piece);
   for (size_t i = 0; i < parts_.size(); ++i) {
     if (parts_[i].shard.heads.empty()) continue;
-    AttentionCall call = Project(parts_[i], shards[i], cache_layer, piece);
+    AttentionCall call = projected.empty() ? Project(parts_[i], shards[i], cache_layer, piece) : projected[i];
     const NormHeadsCall norm = NormOf(cache_layer, shards[i], call);
     if (norm.head_dim > 0 && piece.rows > 0) call.norm = &norm;
     call.only_outputs = only_outputs;
@@ -65,17 +67,96 @@ void DecoderStage::Attend(int cache_layer, const Piece& piece, bool only_outputs
 
 std::vector<AttentionCall> DecoderStage::BeginLayer(int cache_layer, const Piece& piece) {
   const std::span<const DecoderLayerShard> shards = ShardsOfLayer(cache_layer);
-  std::vector<AttentionCall> calls;
+  std::vector<AttentionCall> calls = ProjectAll(cache_layer, piece);
   for (size_t i = 0; i < parts_.size(); ++i) {
-    if (parts_[i].shard.heads.empty()) {
-      calls.emplace_back();
-      continue;
-    }
-    calls.push_back(Project(parts_[i], shards[i], cache_layer, piece));
-    const NormHeadsCall norm = NormOf(cache_layer, shards[i], calls.back());
+    if (parts_[i].shard.heads.empty()) continue;
+    const NormHeadsCall norm = NormOf(cache_layer, shards[i], calls[i]);
     if (norm.head_dim > 0 && piece.rows > 0) backend_.NormHeads(norm);
   }
   return calls;
+}
+
+std::vector<AttentionCall> DecoderStage::ProjectAll(int cache_layer, const Piece& piece) {
+  const std::span<const DecoderLayerShard> shards = ShardsOfLayer(cache_layer);
+  std::vector<AttentionCall> calls(parts_.size());
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (!parts_[i].shard.heads.empty()) calls[i] = Project(parts_[i], shards[i], cache_layer, piece);
+  }
+  if (config_.NormsAllHeads() && piece.rows > 0) NormAllHeads(cache_layer, piece, calls);
+  return calls;
+}
+
+// In place; where devices have some of the heads, in copies of all of them, which attention then reads its own of.
+void DecoderStage::NormAllHeads(int cache_layer, const Piece& piece, std::span<AttentionCall> calls) {
+  const std::span<const DecoderLayerShard> shards = ShardsOfLayer(cache_layer);
+  const OpSite site{role_.first_layer + cache_layer, GroupName(BlockGroup::kQkv)};
+  const auto norm = [&](TensorView AttentionCall::*rows, VectorId id, IndexRange DecoderShard::*heads, int64_t count,
+                        int64_t first) {
+    if (!divided()) return NormRows(site, calls.front().*rows, shards.front().vector(id));
+    AllGatherCall gather;
+    gather.site = site;
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      gather.to.push_back(
+          MatrixIn(parts_[i].workspace->branch, piece.rows, count * config_.head_dim, piece.rows * first));
+      const bool has_heads = !parts_[i].shard.heads.empty();
+      gather.from.push_back(has_heads ? calls[i].*rows : Slice(gather.to.back(), 1, 0, 0));
+    }
+    backend_.AllGather(gather);
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      if (parts_[i].shard.heads.empty()) continue;
+      NormRows(site, gather.to[i], shards[i].vector(id));
+      calls[i].*rows = Columns(gather.to[i], parts_[i].shard.*heads, config_.head_dim);
+    }
+  };
+  const int64_t heads = config_.num_attention_heads;
+  norm(&AttentionCall::q, VectorId::kQNorm, &DecoderShard::heads, heads, 0);
+  norm(&AttentionCall::k, VectorId::kKNorm, &DecoderShard::kv_heads, config_.num_key_value_heads,
+       heads * config_.head_dim);
+}
+
+// A norm of one head as wide as the row, and of no k.
+void DecoderStage::NormRows(const OpSite& site, const TensorView& x, const Buffer& weight) {
+  NormHeadsCall norm;
+  norm.site = site;
+  norm.head_dim = x.dim(1);
+  norm.eps = static_cast<float>(config_.rms_norm_eps);
+  norm.q = x;
+  norm.k = Slice(x, 1, 0, 0);
+  norm.q_weight = MakeView(weight.data(), DType::kF32, x.device, x.dim(1));
+  norm.k_weight = norm.q_weight;
+  norm.table = tables_.rms_norm.table.get();
+  backend_.NormHeads(norm);
+}
+
+TensorView DecoderStage::FactorsOf(const Part& part, int64_t rows, bool of_embedding) const {
+  const Buffer& factors = part.workspace->factors;
+  const auto max_rows = static_cast<int64_t>(factors.bytes()) / 8;
+  return MatrixIn(factors, rows, 1, of_embedding ? max_rows : 0);
+}
+
+void DecoderStage::AddScaled(const OpSite& site, const TensorView& x, const TensorView& factors,
+                             const TensorView& out) {
+  backend_.CombineExperts({site, x, factors, out});
+}
+
+std::vector<TensorView> DecoderStage::BranchesOf(const std::vector<TensorView>& hidden) const {
+  if (!config_.HasBranches()) return hidden;
+  std::vector<TensorView> branches;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    branches.push_back(MatrixIn(parts_[i].workspace->branch, hidden[i].dim(0), config_.hidden_size));
+  }
+  return branches;
+}
+
+void DecoderStage::AddBranches(const OpSite& site, VectorId norm, int cache_layer,
+                               const std::vector<TensorView>& branches, const std::vector<TensorView>& hidden) {
+  if (!config_.HasBranches()) return;
+  const std::span<const DecoderLayerShard> shards = ShardsOfLayer(cache_layer);
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const Buffer& weight = shards[i].vector(norm);
+    if (weight.bytes() > 0) NormRows(site, branches[i], weight);
+    AddScaled(site, branches[i], FactorsOf(parts_[i], hidden[i].dim(0), false), hidden[i]);
+  }
 }
 
 std::vector<TensorView> DecoderStage::Attended(const Piece& piece) const {
@@ -112,28 +193,33 @@ void DecoderStage::EndOutputs(int cache_layer, const Piece& piece, const std::ve
   EndLayer(cache_layer, rows, false);
 }
 
-void DecoderStage::EndLayer(int cache_layer, const LayerRows& rows, bool is_followed) {
+void DecoderStage::EndLayer(int cache_layer, const LayerRows& all_rows, bool is_followed) {
   const int index = role_.first_layer + cache_layer;
   const std::span<const DecoderLayerShard> shards = ShardsOfLayer(cache_layer);
   const bool sparse = config_.HasExperts(index);
+  const bool has_branches = config_.HasBranches();
+  STOCH_CHECK(!sparse || !has_branches);
+  LayerRows rows = all_rows;
+  rows.branches = BranchesOf(rows.hidden);
   // Linears are told of the exchange behind them where the next op that reads it is a linear, too, and nothing is between.
-  const auto announced = [this](const AllGatherCall& gather, bool is_read_by_linear, const Buffer& bias) {
-    return divided() && is_read_by_linear && bias.bytes() == 0 ? &gather : nullptr;
+  const auto announced = [this, has_branches](const AllGatherCall& gather, bool is_read_by_linear, const Buffer& bias) {
+    return divided() && is_read_by_linear && !has_branches && bias.bytes() == 0 ? &gather : nullptr;
   };
   Gather(GatherOfHeads(cache_layer, rows.attended));
   const OpSite site{index, GroupName(BlockGroup::kO)};
-  const AllGatherCall residual = GatherOfColumns(site, rows.hidden, &DecoderShard::hidden, 1);
+  const AllGatherCall residual = GatherOfColumns(site, rows.branches, &DecoderShard::hidden, 1);
   for (size_t i = 0; i < parts_.size(); ++i) {
     if (parts_[i].shard.hidden.empty()) continue;
-    const TensorView out = Columns(rows.hidden[i], parts_[i].shard.hidden);
+    const TensorView out = Columns(rows.branches[i], parts_[i].shard.hidden);
     LinearCall project = ProjectGroup(site, rows.attended[i], shards[i].group(BlockGroup::kO), out);
-    project.add_to_out = true;
+    project.add_to_out = !has_branches;
     project.fault_rows = rows.fault_rows;
     project.gather = announced(residual, !sparse, shards[i].bias(BlockGroup::kO));
     backend_.Linear(project);
     AddBias(site, out, shards[i].bias(BlockGroup::kO));
   }
   Gather(residual);
+  AddBranches(site, VectorId::kAttentionOutNorm, cache_layer, rows.branches, rows.hidden);
 
   const AllGatherCall activation = GatherOfActivation(index, rows.hidden.front().dim(0));
   for (size_t i = 0; i < parts_.size(); ++i) {
@@ -145,8 +231,8 @@ void DecoderStage::EndLayer(int cache_layer, const LayerRows& rows, bool is_foll
     }
   }
   Gather(activation);
-  const AllGatherCall result =
-      GatherOfColumns({index, GroupName(BlockGroup::kDown)}, rows.hidden, &DecoderShard::hidden, 1);
+  const OpSite down{index, GroupName(BlockGroup::kDown)};
+  const AllGatherCall result = GatherOfColumns(down, rows.branches, &DecoderShard::hidden, 1);
   for (size_t i = 0; i < parts_.size(); ++i) {
     if (sparse) {
       CombineExperts(parts_[i], shards[i], index, rows, i);
@@ -156,6 +242,7 @@ void DecoderStage::EndLayer(int cache_layer, const LayerRows& rows, bool is_foll
     }
   }
   Gather(result);
+  AddBranches(down, VectorId::kMlpOutNorm, cache_layer, rows.branches, rows.hidden);
 }
 
 void DecoderStage::AddBias(const OpSite& site, const TensorView& x, const Buffer& bias) {
@@ -183,7 +270,9 @@ AttentionCall DecoderStage::Project(Part& part, const DecoderLayerShard& weights
   attention.q = Slice(qkv, 1, 0, q_cols);
   attention.k = Slice(qkv, 1, q_cols, kv_cols);
   attention.v = Slice(qkv, 1, q_cols + kv_cols, kv_cols);
-  attention.rope = MatrixIn(part.workspace->rope, RopeRows(options_.shape, part.shard), config_.head_dim);
+  const int64_t positions = RopeRows(options_.shape, part.shard);
+  attention.rope = MatrixIn(part.workspace->rope, positions, config_.head_dim,
+                            config_.HasRope(index) ? 0 : positions * config_.head_dim);
   attention.cache = part.cache.get();
   attention.cache_layer = cache_layer;
   attention.pass = piece.rows > 0 ? &part.pass(piece) : nullptr;
@@ -206,7 +295,7 @@ NormHeadsCall DecoderStage::NormOf(int cache_layer, const DecoderLayerShard& wei
   const Buffer& q_norm = weights.vector(VectorId::kQNorm);
   const Buffer& k_norm = weights.vector(VectorId::kKNorm);
   NormHeadsCall norm;
-  if (q_norm.bytes() == 0) return norm;
+  if (q_norm.bytes() == 0 || config_.NormsAllHeads()) return norm;
   norm.site = {role_.first_layer + cache_layer, GroupName(BlockGroup::kQkv)};
   norm.head_dim = config_.head_dim;
   norm.eps = static_cast<float>(config_.rms_norm_eps);
@@ -235,7 +324,7 @@ void DecoderStage::ProjectGateUp(Part& part, const DecoderLayerShard& weights, i
 void DecoderStage::ProjectDown(Part& part, const DecoderLayerShard& weights, int layer, const LayerRows& rows,
                                size_t device, const AllGatherCall* gather) {
   if (part.shard.hidden.empty()) return;
-  const TensorView& hidden = rows.hidden[device];
+  const TensorView& hidden = rows.branches[device];
   const int64_t cols = config_.intermediate_size;
   const TensorView out = Columns(hidden, part.shard.hidden);
   const OpSite site{layer, GroupName(BlockGroup::kDown)};
@@ -250,7 +339,7 @@ void DecoderStage::ProjectDown(Part& part, const DecoderLayerShard& weights, int
     project.table = tables_.silu.table.get();
     project.x2 = Slice(gate_up, 1, cols, cols);
   }
-  project.add_to_out = true;
+  project.add_to_out = !config_.HasBranches();
   project.fault_rows = rows.fault_rows;
   project.gather = gather;
   backend_.Linear(project);

@@ -375,8 +375,16 @@ class EndsLoader {
 
   void LoadNorms(DecoderWeights& weights) {
     for (size_t i = 0; i < shards_.size(); ++i) {
-      weights.head[i].final_norm =
-          loader_.Vector(shards_[i].device, std::string(kFinalNormName), files_.config.hidden_size, i == 0);
+      const int64_t hidden = files_.config.hidden_size;
+      Buffer& norm = weights.head[i].final_norm;
+      norm = loader_.Vector(shards_[i].device, std::string(kFinalNormName), hidden, i == 0);
+      if (files_.config.logits_scaling == 1) continue;
+      // Logits are linear in it.
+      const TensorView view = MakeView(norm.data(), DType::kF32, shards_[i].device, hidden);
+      std::vector<float> values(static_cast<size_t>(hidden));
+      loader_.backend().CopyToHost(values.data(), view);
+      for (float& value : values) value = value / static_cast<float>(files_.config.logits_scaling);
+      loader_.backend().CopyFromHost(view, values.data());
     }
   }
 

@@ -94,7 +94,7 @@ struct DecoderLayerWeights {
   std::vector<DecoderLayerShard> shards;
 };
 struct DecoderHeadShard {
-  Buffer final_norm;                      // F32 [hidden_size]
+  Buffer final_norm;                      // F32 [hidden_size], divided by logits_scaling
   std::unique_ptr<LinearWeight> lm_head;  // [vocab, hidden_size]; null where that is no row
 };
 

@@ -21,6 +21,14 @@ DecoderWorkspace::DecoderWorkspace(Backend& backend, const DecoderConfig& config
     queries.push_back(backend.MakeLogitQueries(shard.device, LogitQueryLimitsOf(config, shape)));
     bytes += queries.back()->bytes();
   }
+  if (sizes.branch > 0) {
+    branch = buffer(sizes.branch);
+    factors = buffer(sizes.factors);
+    const int64_t rows = sizes.factors / 8;
+    std::vector<float> values(static_cast<size_t>(rows), static_cast<float>(config.residual_multiplier));
+    values.resize(static_cast<size_t>(2 * rows), static_cast<float>(config.embedding_multiplier - 1));
+    backend.CopyFromHost(MakeView(factors.data(), DType::kF32, shard.device, 2 * rows), values.data());
+  }
   if (!uses.layers) return;
   qkv = buffer(sizes.qkv);
   attention = buffer(sizes.attention);
@@ -34,8 +42,9 @@ DecoderWorkspace::DecoderWorkspace(Backend& backend, const DecoderConfig& config
   }
   rope = buffer(sizes.rope);
   const int64_t rows = RopeRows(shape, shard);
-  const std::vector<float> table = MakeRopeTable(config, rows, shard.stripe);
-  backend.CopyFromHost(MakeView(rope.data(), DType::kF32, shard.device, rows, config.head_dim), table.data());
+  const std::vector<float> tables = MakeRopeTables(config, rows, shard.stripe);
+  backend.CopyFromHost(MakeView(rope.data(), DType::kF32, shard.device, NumRopeTables(config) * rows, config.head_dim),
+                       tables.data());
 }
 
 }  // namespace stoch

@@ -33,9 +33,11 @@ struct DecoderWorkspace {
   Buffer attention;                                        // [num_heads * head_dim], gathered
   Buffer gate_up;                                          // [2 * intermediate]
   Buffer activation;  // [intermediate_size], Silu(gate) * up gathered; empty on a device alone
+  Buffer branch;      // what a half of a block adds, or q and k of all heads; empty where neither is
+  Buffer factors;     // [2, max_rows]: residual_multiplier and embedding_multiplier - 1 of every row
   // Of experts: logits, which ones a row takes, with which weights, and their outputs, as WorkspaceSizes says.
   Buffer router, chosen, expert_weights, expert_out;
-  Buffer rope;        // [RopeRows, head_dim]
+  Buffer rope;        // [NumRopeTables, RopeRows, head_dim]
   int64_t bytes = 0;  // of all of it
 };
 

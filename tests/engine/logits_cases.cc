@@ -207,12 +207,32 @@ std::vector<LogitsModel> RandomFamilyModels(const std::filesystem::path& scratch
   config.architecture = FindArchitecture("phi3");
   config.rotary_dim = 12;
   add("random-phi3", config);
+
+  config = TinyLlamaConfig();
+  config.architecture = FindArchitecture("smollm3");
+  config.num_hidden_layers = 5;
+  config.rope_layers = {true, true, true, false, true};
+  add("random-smollm3", config);
+
+  config = TinyLlamaConfig();
+  config.architecture = FindArchitecture("granite");
+  config.biases.fill(true);
+  config.embedding_multiplier = 12;
+  config.residual_multiplier = 0.25;
+  config.attention_multiplier = 0.125;
+  config.logits_scaling = 8;
+  add("random-granite", config);
+
+  config = TinyLlamaConfig();
+  config.architecture = FindArchitecture("olmo2");
+  config.head_dim = 24;
+  add("random-olmo2", config);
   return models;
 }
 
 std::vector<std::string> SharedFamilyNames() {
-  return {"tiny-qwen2",   "tiny-qwen3", "tiny-qwen3-moe",   "tiny-mistral",
-          "tiny-mixtral", "tiny-phi3",  "tiny-phi3-partial"};
+  return {"tiny-qwen2", "tiny-qwen3",        "tiny-qwen3-moe", "tiny-mistral", "tiny-mixtral",
+          "tiny-phi3",  "tiny-phi3-partial", "tiny-smollm3",   "tiny-granite", "tiny-olmo2"};
 }
 
 LogitsModel SharedFamilyModel(const std::string& name) {

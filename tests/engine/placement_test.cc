@@ -71,6 +71,17 @@ TEST(Placement, PassesFollowTheDevices) {
   EXPECT_EQ(FillDefaults(config, {}).max_pass_rows, 512);
 }
 
+TEST(Placement, LongRopeNamesWhyAContextIsTooLong) {
+  DecoderConfig config = Config();
+  config.max_position_embeddings = 4096;
+  config.rope_scaling = LongRopeScaling{{1, 2}, 4096, 1.2};
+  EngineOptions options;
+  options.context = 4096;
+  EXPECT_NO_THROW(FillDefaults(config, options));
+  options.context = 4097;
+  test::ExpectInvalid([&] { FillDefaults(config, options); }, {"context = 4097", "1..4096", "longrope"});
+}
+
 TEST(Placement, Policies) {
   EXPECT_EQ(Shown(PlacePolicy(Config(), Plan(), Rooms({1000}), "auto")), "0|00000000|0");
   EXPECT_EQ(Shown(PlacePolicy(Config(), Plan(), Rooms({1000, 1000}), "auto")), "0|00001111|1");

@@ -111,6 +111,48 @@ TEST_P(FamilyOps, HeadsAreNormedOnTheirOwn) {
   }
 }
 
+// Whole rows as one head each and no k: the norms of all heads of OLMo2, and those behind the halves of its blocks.
+TEST_P(FamilyOps, WholeRowsAreNormedAsOneHead) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  for (const int64_t cols : {24, 300, 5120}) {
+    Matrix all = RandomMatrix(15, 3, cols + 3);
+    Matrix weight = RandomMatrix(16, 1, cols);
+    const DeviceTensor dx(*backend, {3, all.cols}, all.values);
+    const DeviceTensor dweight(*backend, {cols}, weight.values);
+    NormHeadsCall call;
+    call.site = {1, "o_proj"};
+    call.head_dim = cols;
+    call.eps = 1e-6f;
+    call.q = Slice(dx.view(), 1, 1, cols);
+    call.k = Slice(dx.view(), 1, 1, 0);
+    call.q_weight = call.k_weight = dweight.view();
+    backend->NormHeads(call);
+    for (int64_t r = 0; r < 3; ++r) DefineNorm(&all.at(r, 1), weight.values.data(), call.eps, cols);
+    EXPECT_TRUE(SameBits(dx.Read(), all.values)) << cols;
+  }
+}
+
+// One expert a row, which adds a multiple of its output: Granite's residuals.
+TEST_P(FamilyOps, OneExpertIsAScaledSum) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  if (!backend->has_experts()) GTEST_SKIP() << "no experts on " << backend->name();
+  constexpr int64_t kRows = 5, kCols = 131;
+  const Matrix x = RandomMatrix(51, kRows, kCols + 2);
+  Matrix expected = RandomMatrix(52, kRows, kCols + 4);
+  const DeviceTensor dx(*backend, {kRows, x.cols}, x.values);
+  const DeviceTensor factors(*backend, {kRows, 1}, std::vector<float>(kRows, 0.22f));
+  const DeviceTensor out(*backend, {kRows, expected.cols}, expected.values);
+  backend->CombineExperts(
+      {{0, "down_proj"}, Slice(dx.view(), 1, 2, kCols), factors.view(), Slice(out.view(), 1, 1, kCols)});
+  for (int64_t r = 0; r < kRows; ++r) {
+    for (int64_t i = 0; i < kCols; ++i) {
+      const float product = 0.22f * x.at(r, i + 2);
+      expected.at(r, i + 1) = expected.at(r, i + 1) + product;
+    }
+  }
+  EXPECT_TRUE(SameBits(out.Read(), expected.values));
+}
+
 TEST_P(FamilyOps, RoutersTakeTheMostProbableExperts) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
   if (!backend->has_experts()) GTEST_SKIP() << "no experts on " << backend->name();

@@ -76,6 +76,12 @@ GgufBuilder MetadataOf(const DecoderConfig& config) {
       .F32(prefix + "rope.freq_base", static_cast<float>(config.rope_theta));
   if (!config.windows.empty()) file.U32(prefix + "attention.sliding_window", u32(config.windows.front()));
   if (config.RotaryDim() < config.head_dim) file.U32(prefix + "rope.dimension_count", u32(config.RotaryDim()));
+  if (config.architecture->reads_multipliers) {
+    file.F32(prefix + "attention.scale", static_cast<float>(config.attention_multiplier))
+        .F32(prefix + "embedding_scale", static_cast<float>(config.embedding_multiplier))
+        .F32(prefix + "residual_scale", static_cast<float>(config.residual_multiplier))
+        .F32(prefix + "logit_scale", static_cast<float>(config.logits_scaling));
+  }
   if (config.HasExperts()) {
     file.U32(prefix + "expert_count", u32(config.num_experts))
         .U32(prefix + "expert_used_count", u32(config.num_experts_per_tok))
@@ -209,14 +215,15 @@ GgufBuilder SampleGguf() {
 GgufBuilder GgufOf(const ModelFiles& folder) {
   using Heads = gguf::TensorName::Heads;
   const DecoderConfig& config = folder.config;
-  const bool permutes = GgufArchitecture(config) == "llama";
+  const std::string_view architecture = GgufArchitecture(config);
+  const bool permutes = architecture == "llama" || architecture == "smollm3" || architecture == "granite";
   GgufBuilder file = MetadataOf(config);
   if (GgufArchitecture(config) == "phi3") {
     AddAsStored(folder.folder / "model.safetensors", &file);
     return file;
   }
   for (const TensorInfo& info : folder.weights->tensors()) {
-    const gguf::TensorName name = gguf::NameInGguf(info.name);
+    const gguf::TensorName name = gguf::NameInGguf(info.name, HasOutNorms(*config.architecture));
     const WeightSource source =
         folder.weights->Matrix(info.name, info.shape.size() == 2 ? info.shape[0] : 1, info.shape.back());
     std::string data(static_cast<const char*>(source.host),

@@ -71,7 +71,7 @@ TEST(GgufModel, RowsOfEveryType) {
   EXPECT_EQ(files.weights->files().size(), 1u);
   const auto all = ReadGgufBlocks();
   for (const DecoderTensor& tensor : DecoderTensors(files.config)) {
-    const gguf::TensorName name = NameInGguf(tensor.name);
+    const gguf::TensorName name = NameInGguf(tensor.name, HasOutNorms(*files.config.architecture));
     const GgufBlocks& blocks = all.at(std::string(SampleType(name.name)));
     const bool permuted = name.heads != gguf::TensorName::Heads::kNone;
     const std::vector<float> numbers = Numbers(*files.weights, tensor.name, tensor.shape);
@@ -242,9 +242,10 @@ TEST(GgufConfig, OtherArchitectures) {
 
 TEST(GgufConfig, TensorNames) {
   using Heads = gguf::TensorName::Heads;
-  const auto expect = [](std::string_view from, std::string_view name, int64_t expert = -1,
-                         Heads heads = Heads::kNone) {
-    const gguf::TensorName got = NameInGguf(from);
+  std::string_view model_type = "qwen3_moe";
+  const auto expect = [&](std::string_view from, std::string_view name, int64_t expert = -1,
+                          Heads heads = Heads::kNone) {
+    const gguf::TensorName got = NameInGguf(from, HasOutNorms(*FindArchitecture(model_type)));
     EXPECT_EQ(got.name, name) << from;
     EXPECT_EQ(got.expert, expert) << from;
     EXPECT_EQ(got.heads, heads) << from;
@@ -257,6 +258,13 @@ TEST(GgufConfig, TensorNames) {
   expect("model.layers.12.mlp.experts.x.down_proj.weight", "");
   expect("model.layers.12", "");
   expect("something.else", "");
+  expect("model.layers.1.post_attention_layernorm.weight", "blk.1.ffn_norm.weight");
+  model_type = "olmo2";
+  expect("model.layers.1.post_attention_layernorm.weight", "blk.1.post_attention_norm.weight");
+  expect("model.layers.1.post_feedforward_layernorm.weight", "blk.1.post_ffw_norm.weight");
+  model_type = "phi3";
+  expect("model.layers.1.self_attn.qkv_proj.weight", "blk.1.attn_qkv.weight");
+  expect("model.layers.1.mlp.gate_up_proj.weight", "blk.1.ffn_up.weight");
 }
 
 }  // namespace

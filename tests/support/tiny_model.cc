@@ -128,6 +128,15 @@ std::string ConfigJson(const DecoderConfig& config) {
   if (config.rotary_dim > 0) {
     json["partial_rotary_factor"] = static_cast<double>(config.rotary_dim) / static_cast<double>(config.head_dim);
   }
+  if (!config.rope_layers.empty()) {
+    for (const bool has_rope : config.rope_layers) json["no_rope_layers"].push_back(has_rope ? 1 : 0);
+  }
+  if (config.architecture->reads_multipliers) {
+    json["embedding_multiplier"] = config.embedding_multiplier;
+    json["residual_multiplier"] = config.residual_multiplier;
+    json["attention_multiplier"] = config.attention_multiplier;
+    json["logits_scaling"] = config.logits_scaling;
+  }
   if (config.rope_scaling) {
     const auto& scaling = std::get<Llama3RopeScaling>(*config.rope_scaling);
     json["rope_scaling"] = {

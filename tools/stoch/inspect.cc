@@ -38,6 +38,7 @@
 #include "models/hardware_plan.h"
 #include "research/sc_files.h"
 #include "tools/stoch/commands.h"
+#include "tools/stoch/family_text.h"
 
 namespace stoch::cli {
 namespace {
@@ -293,27 +294,6 @@ std::string DevicesText(const Report& report) {
     links.Add({DeviceName(link.from), DeviceName(link.to), link.direct ? "yes" : "no", link.detail});
   }
   return memory.Markdown() + '\n' + links.Markdown() + "\nexchange     " + report.backend.collectives() + "\n\n";
-}
-
-// "Qwen3-MoE, 128 experts of 768, 8 of them a token, in 48 layers".
-std::string FamilyText(const DecoderConfig& config) {
-  std::string text(config.architecture->title);
-  for (const BlockGroup group : kBlockGroups) {
-    if (config.HasBias(group)) text += fmt::format(", biases of {}", GroupName(group));
-  }
-  if (VectorOf(*config.architecture, VectorId::kQNorm) != nullptr) text += ", norms of the heads of q and k";
-  int64_t windowed = 0, sparse = 0, window = 0;
-  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    windowed += config.WindowOf(i) > 0 ? 1 : 0;
-    window = std::max(window, config.WindowOf(i));
-    sparse += config.HasExperts(i) ? 1 : 0;
-  }
-  if (windowed > 0) text += fmt::format(", a sliding window of {} in {} layers", window, windowed);
-  if (sparse > 0) {
-    text += fmt::format(", {} experts of {}, {} of them a token, in {} layers", config.num_experts,
-                        config.moe_intermediate_size, config.num_experts_per_tok, sparse);
-  }
-  return text;
 }
 
 std::string AsText(const Report& report) {

@@ -28,9 +28,10 @@ struct Architecture {
   const char* class_name;
 };
 constexpr Architecture kArchitectures[] = {
-    {"llama", "llama", "LlamaForCausalLM"}, {"qwen2", "qwen2", "Qwen2ForCausalLM"},
-    {"qwen3", "qwen3", "Qwen3ForCausalLM"}, {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM"},
-    {"phi3", "phi3", "Phi3ForCausalLM"},
+    {"llama", "llama", "LlamaForCausalLM"},       {"qwen2", "qwen2", "Qwen2ForCausalLM"},
+    {"qwen3", "qwen3", "Qwen3ForCausalLM"},       {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM"},
+    {"phi3", "phi3", "Phi3ForCausalLM"},          {"smollm3", "smollm3", "SmolLM3ForCausalLM"},
+    {"granite", "granite", "GraniteForCausalLM"}, {"olmo2", "olmo2", "Olmo2ForCausalLM"},
 };
 // Keys of an architecture that change nothing of the logits, or that repeat what tensors or other keys say.
 constexpr std::string_view kMeaningless[] = {
@@ -276,6 +277,10 @@ std::string ConfigJson(const Model& model) {
   } else if (keys.Integer("expert_count").value_or(0) > 0) {
     keys.Refuse("expert_count", "no experts in architecture " + std::string(architecture.name));
   }
+  if (architecture.name == "granite" || architecture.name == "smollm3") {
+    if (keys.HasTensor("blk.0.attn_q.bias")) config["attention_bias"] = true;
+    if (keys.HasTensor("blk.0.ffn_gate.bias")) config["mlp_bias"] = true;
+  }
   if (architecture.name == "llama") {
     if (keys.HasTensor("blk.0.attn_q.bias")) config["attention_bias"] = true;
     if (keys.HasTensor("blk.0.ffn_gate.bias")) config["mlp_bias"] = true;
@@ -289,8 +294,18 @@ std::string ConfigJson(const Model& model) {
   } else if (window > 0) {
     keys.Refuse("attention.sliding_window", "none in architecture " + std::string(architecture.name));
   }
-  for (const char* key : {"attention.scale", "logit_scale", "embedding_scale", "residual_scale",
-                          "attn_logit_softcapping", "final_logit_softcapping", "attention.clamp_kqv"}) {
+  constexpr std::pair<const char*, const char*> kMultipliers[] = {{"attention.scale", "attention_multiplier"},
+                                                                  {"logit_scale", "logits_scaling"},
+                                                                  {"embedding_scale", "embedding_multiplier"},
+                                                                  {"residual_scale", "residual_multiplier"}};
+  for (const auto& [key, name] : kMultipliers) {
+    if (architecture.name != "granite") {
+      keys.Refuse(key, "nothing, since the decoder has no such step");
+    } else if (const auto value = keys.Number(key)) {
+      config[name] = *value;
+    }
+  }
+  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping", "attention.clamp_kqv"}) {
     keys.Refuse(key, "nothing, since the decoder has no such step");
   }
   constexpr std::string_view kCausal = "attention.causal";
@@ -299,7 +314,7 @@ std::string ConfigJson(const Model& model) {
   return config.dump();
 }
 
-TensorName NameInGguf(std::string_view name) {
+TensorName NameInGguf(std::string_view name, bool has_out_norms) {
   constexpr std::string_view kLayers = "model.layers.";
   constexpr std::string_view kExperts = "mlp.experts.";
   constexpr std::pair<std::string_view, std::string_view> kWhole[] = {
@@ -327,6 +342,10 @@ TensorName NameInGguf(std::string_view name) {
   const std::string block = "blk." + std::string(name.substr(0, dot)) + ".";
   const std::string suffix(name.substr(last));  // ".weight" or ".bias"
   std::string_view part = name.substr(dot + 1, last - dot - 1);
+  if (has_out_norms) {
+    if (part == "post_attention_layernorm") return {block + "post_attention_norm" + suffix};
+    if (part == "post_feedforward_layernorm") return {block + "post_ffw_norm" + suffix};
+  }
   if (part.starts_with(kExperts)) {
     part.remove_prefix(kExperts.size());
     int64_t expert = -1;
@@ -350,6 +369,9 @@ TensorName NameInGguf(std::string_view name) {
 
 bool IsIgnored(std::string_view name) { return name == kRopeFactors || name == kShortFactors || name == kLongFactors; }
 
-bool PermutesHeads(const Model& model) { return ArchitectureOf(model.metadata()).name == "llama"; }
+bool PermutesHeads(const Model& model) {
+  const std::string_view name = ArchitectureOf(model.metadata()).name;
+  return name == "llama" || name == "smollm3" || name == "granite";
+}
 
 }  // namespace stoch::gguf

@@ -11,22 +11,19 @@
 namespace stoch::gguf {
 
 // The config.json that a Hugging Face folder of the same model would have: architectures llama (Mistral too), qwen2,
-// qwen3, qwen3moe and phi3. Sizes of vocabulary and heads that the metadata leave out are those of the tensors.
+// qwen3, qwen3moe, phi3, smollm3, granite and olmo2. Sizes of vocabulary and heads that the metadata leave out are those of the tensors.
 // Errors: InvalidInput naming file and key: another architecture, a key that is missing or has another type, or one
 //         whose meaning config.json has no word for.
 std::string ConfigJson(const Model& model);
 
 // Where a tensor of a Hugging Face checkpoint is.
 struct TensorName {
-  std::string name;     // "" if GGUF has no such tensor
-  int64_t expert = -1;  // the slice of a tensor of all experts
-  enum class Heads {
-    kNone,
-    kQuery,
-    kKey
-  } heads = Heads::kNone;  // whose rows llama.cpp permutes, for architecture llama
+  std::string name;                                               // "" if GGUF has no such tensor
+  int64_t expert = -1;                                            // the slice of a tensor of all experts
+  enum class Heads { kNone, kQuery, kKey } heads = Heads::kNone;  // whose rows llama.cpp permutes, where PermutesHeads
 };
-TensorName NameInGguf(std::string_view hugging_face_name);
+// has_out_norms: as Architecture has; the norm named post_attention_layernorm is then one of that output.
+TensorName NameInGguf(std::string_view hugging_face_name, bool has_out_norms = false);
 
 // Whether a tensor holds nothing that the model needs from it: factors of RoPE repeat what ConfigJson says.
 bool IsIgnored(std::string_view name);

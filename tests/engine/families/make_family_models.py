@@ -100,6 +100,18 @@ CASES = {
     "mistral-default-window": ("Mistral", dict(sliding_window=4096, tie_word_embeddings=True),
                                dict(drop="sliding_window")),
     "mistral-yarn": ("Mistral", dict(sliding_window=None, **rope(1e6, **YARN)), {}),
+    "phi3-plain-tied": ("Phi3", dict(pad_token_id=0, tie_word_embeddings=True), {}),
+    "phi3-part-window": ("Phi3", dict(pad_token_id=0, sliding_window=14, **rope(partial_rotary_factor=0.5)), {}),
+    "phi3-longrope": ("Phi3", dict(pad_token_id=0, max_position_embeddings=1024, original_max_position_embeddings=256,
+                                   **rope(rope_type="longrope", short_factor=[1.0, 1.1, 1.5, 3.0],
+                                          long_factor=[1.0, 2.0, 8.0, 30.0])), {}),
+    "smollm3-interval": ("SmolLM3", dict(pad_token_id=0, no_rope_layer_interval=2), {}),
+    "smollm3-list-bias": ("SmolLM3", dict(pad_token_id=0, no_rope_layers=[0, 1, 1], attention_bias=True,
+                                          tie_word_embeddings=False), dict(dtype="float16")),
+    "granite-biases": ("Granite", dict(attention_bias=True, mlp_bias=True, embedding_multiplier=6.5,
+                                       residual_multiplier=0.4, attention_multiplier=0.2, logits_scaling=2.5), {}),
+    "olmo2-heads": ("Olmo2", dict(pad_token_id=0, num_key_value_heads=6), {}),
+    "olmo2-yarn": ("Olmo2", dict(pad_token_id=0, **rope(1e6, **YARN)), dict(older=True)),
 }
 
 

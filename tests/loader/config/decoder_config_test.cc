@@ -80,7 +80,10 @@ TEST(DecoderConfig, NamedShapesHaveThePublishedParameterCounts) {
   EXPECT_EQ(TotalParameters(NamedDecoderConfig("mixtral-8x7b")), 46'702'792'704);
   EXPECT_EQ(TotalParameters(NamedDecoderConfig("phi-3-mini")), 3'821'079'552);
   EXPECT_EQ(TotalParameters(NamedDecoderConfig("phi-4")), 14'659'507'200);
-  EXPECT_EQ(NamedDecoderConfigs().size(), 13u);
+  EXPECT_EQ(TotalParameters(NamedDecoderConfig("smollm3-3b")), 3'075'098'624);
+  EXPECT_EQ(TotalParameters(NamedDecoderConfig("granite-3.1-8b")), 8'170'848'256);
+  EXPECT_EQ(TotalParameters(NamedDecoderConfig("olmo2-7b")), 7'298'617'344);
+  EXPECT_EQ(NamedDecoderConfigs().size(), 16u);
   ExpectInvalid([] { NamedDecoderConfig("llama-9"); }, {"llama-3.2-1b, llama-3.1-8b", "got \"llama-9\""});
 }
 

@@ -59,6 +59,47 @@ TEST(DecoderConfig, Phi4MiniIsReadAsPublished) {
   EXPECT_EQ(Parse(newer).max_position_embeddings, 4096);
 }
 
+// What absent keys of SmolLM3 mean, and its list.
+TEST(DecoderConfig, SmolLM3LeavesRopeOut) {
+  json config = With("model_type", "smollm3");
+  config["architectures"] = {"SmolLM3ForCausalLM"};
+  config["num_hidden_layers"] = 8;
+  EXPECT_EQ(Parse(config).rope_layers, (std::vector<bool>{true, true, true, false, true, true, true, false}));
+  EXPECT_TRUE(Parse(config).tie_word_embeddings);
+  EXPECT_EQ(Parse(config).rope_theta, 2e6);
+  config["no_rope_layer_interval"] = 3;
+  EXPECT_EQ(Parse(config).rope_layers, (std::vector<bool>{true, true, false, true, true, false, true, true}));
+  config["no_rope_layers"] = {1, 0, 1, 1, 1, 1, 1, 0};
+  EXPECT_EQ(Parse(config).rope_layers, (std::vector<bool>{true, false, true, true, true, true, true, false}));
+  config["no_rope_layers"] = {1, 1, 1, 1, 1, 1, 1, 1};
+  EXPECT_TRUE(Parse(config).rope_layers.empty());
+  config["no_rope_layers"] = {1, 0};
+  ExpectRefused(config, {"no_rope_layers", "expected 8 numbers", "got 2"});
+  config["no_rope_layers"] = {1, 0, 1, 1, 1, 1, 1, 2};
+  ExpectRefused(config, {"no_rope_layers", "expected 0 to 1", "got 2"});
+  config.erase("no_rope_layers");
+  config["use_sliding_window"] = true;
+  ExpectRefused(config, {"use_sliding_window", "windows of layers without RoPE"});
+  ExpectRefused(With("no_rope_layers", {0, 1}), {"\"no_rope_layers\"", "known"});
+}
+
+TEST(DecoderConfig, GraniteMultipliesAndOlmo2NormsWhatItAdds) {
+  json config = With("model_type", "granite");
+  config["architectures"] = {"GraniteForCausalLM"};
+  EXPECT_EQ(Parse(config).attention_multiplier, 1);  // not 1 / sqrt(head_dim)
+  EXPECT_FALSE(Parse(config).HasBranches());
+  config["residual_multiplier"] = 0.22;
+  EXPECT_TRUE(Parse(config).HasBranches());
+  config["logits_scaling"] = 0;
+  ExpectRefused(config, {"logits_scaling", "above 0"});
+  ExpectRefused(With("residual_multiplier", 0.22), {"\"residual_multiplier\"", "known"});
+  json olmo = With("model_type", "olmo2");
+  olmo["architectures"] = {"Olmo2ForCausalLM"};
+  EXPECT_TRUE(Parse(olmo).HasBranches());
+  EXPECT_TRUE(Parse(olmo).NormsAllHeads());
+  EXPECT_EQ(Parse(olmo).attention_multiplier, 0);
+}
+
 TEST(HostileConfig, PhiRope) {
   const auto with = [](const char* key, const json& value) {
     json config = Phi4Mini();
