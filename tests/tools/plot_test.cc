@@ -12,6 +12,7 @@
 #include "tools/stoch/plot/axis.h"
 #include "tools/stoch/plot/chart.h"
 #include "tools/stoch/plot/heat_map.h"
+#include "tools/stoch/research/plot_titles.h"
 
 namespace stoch::cli {
 namespace {
@@ -111,6 +112,43 @@ TEST(Plot, EveryBaselineHasDashesOfItsOwn) {
   EXPECT_EQ(Count(svg, "stroke-dasharray=\"2 3\""), 2);
   EXPECT_EQ(Count(svg, "stroke-dasharray=\"7 3 2 3\""), 2);
   EXPECT_EQ(Count(svg, ">exact<") + Count(svg, ">int8<"), 2);
+}
+
+TEST(Plot, ABaselineNamedAsASeriesIsDrawnAndNamedWithIt) {
+  Chart chart;
+  chart.series = {{"int8", {{1, 5}}, true}, {"sc", {{1, 6}, {2, 7}}, true}};
+  chart.baselines = {{9, "exact"}, {5, "int8"}};
+  const std::string svg = ChartSvg(chart);
+  EXPECT_EQ(Count(svg, ">int8<"), 1);
+  EXPECT_EQ(Count(svg, ">exact<"), 1);
+  EXPECT_EQ(Count(svg, "stroke-dasharray=\"7 3 2 3\""), 2) << "the line and the legend's";
+  const auto level = [](const std::string& colour, const std::string& dashes) {
+    return "stroke=\"" + colour + "\" stroke-width=\"1.50\" stroke-linejoin=\"round\" stroke-dasharray=\"" + dashes +
+           '"';
+  };
+  EXPECT_EQ(Count(svg, level("#0072b2", "7 3 2 3")), 1) << "in the colour of its series";
+  EXPECT_EQ(Count(svg, level("#444444", "2 3")), 1);
+}
+
+TEST(Plot, EnergiesHaveTheirLargestPrefix) {
+  Chart chart;
+  chart.x_label = "energy (pJ)";
+  chart.y_label = "0.qk: energy (pJ)";
+  chart.series = {{"", {{2.5e9, 300}, {1.25e10, 999, "", ChartSpread{250, 999}}}}};
+  chart.baselines = {{500, "exact"}};
+  UseEnergyPrefix(&chart);
+  EXPECT_EQ(chart.x_label, "energy (mJ)");
+  EXPECT_EQ(chart.series[0].points[0].x, 2.5);
+  EXPECT_EQ(chart.series[0].points[1].x, 12.5);
+  EXPECT_EQ(chart.y_label, "0.qk: energy (pJ)") << "below 1 nJ";
+  EXPECT_EQ(chart.series[0].points[1].spread->low, 250);
+  chart.series[0].points[1].spread->high = 2000;
+  UseEnergyPrefix(&chart);
+  EXPECT_EQ(chart.y_label, "0.qk: energy (nJ)");
+  EXPECT_EQ(chart.series[0].points[0].y, 0.3);
+  EXPECT_EQ(chart.series[0].points[1].spread->low, 0.25);
+  EXPECT_EQ(chart.baselines[0].y, 0.5);
+  EXPECT_EQ(chart.series[0].points[0].x, 2.5) << "once";
 }
 
 TEST(Plot, LegendsCoverNoBars) {

@@ -129,6 +129,22 @@ TEST_F(SweepSeedsCli, FiguresHaveMeansWithBarsOrEveryRun) {
   ExpectRefused(Sweep("none", {"--plot", "x=stoc_len,y=ppl,error=range"}), "error=ci|sd|minmax");
 }
 
+TEST_F(SweepSeedsCli, LengthsByLayerAreInTheOrderOfOperators) {
+  WriteFile(folder_ / "plan.json",
+            R"({"model": ")" + DemoModel() + R"(", "text": ")" + std::string(folder_ / "text") +
+                R"(", "ctx": 16, "max_windows": 1, "metrics": ["trace"], "runs": ["stoc_len=32"]})");
+  const ProcessResult result = Sweep("trace", {"--plot", "x=layer,y=stoc_len,file=" + (folder_ / "svg").string()});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const std::string svg = ReadFile(folder_ / "svg");
+  size_t last = 0;
+  for (const char* op : {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "qk", "av"}) {
+    const size_t at = svg.find(">" + std::string(op) + "<");
+    ASSERT_NE(at, std::string::npos) << op;
+    EXPECT_GT(at, last) << op;
+    last = at;
+  }
+}
+
 TEST_F(SweepSeedsCli, ADifferenceIsOfTheSameWindowsAndSeed) {
   Plan(kTwoOfThree);
   ASSERT_EQ(Sweep("whole").exit_code, 0);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 
 #include "kernels/base/error.h"
 #include "tools/stoch/plot/axis.h"
@@ -114,11 +115,24 @@ class Drawing {
   }
 
   static const char* DashesOf(size_t baseline) { return kBaselineDashes[baseline % std::size(kBaselineDashes)]; }
+  static const char* ColourOf(size_t series) { return kColours[series % kNumColours]; }
+
+  // The baseline that has the name of a series, which is drawn and named with it, or nothing.
+  std::optional<size_t> BaselineOf(const ChartSeries& series) const {
+    for (size_t i = 0; i < chart_.baselines.size(); ++i) {
+      if (!series.name.empty() && chart_.baselines[i].name == series.name) return i;
+    }
+    return std::nullopt;
+  }
 
   void Baselines() {
+    std::vector<const char*> colours(chart_.baselines.size(), kBaseline);
+    for (size_t i = 0; i < chart_.series.size(); ++i) {
+      if (const auto baseline = BaselineOf(chart_.series[i])) colours[*baseline] = ColourOf(i);
+    }
     for (size_t i = 0; i < chart_.baselines.size(); ++i) {
       const double y = Y(chart_.baselines[i].y);
-      svg_.Path({{left_, y}, {chart_.width - right_, y}}, kBaseline, 1.5, DashesOf(i));
+      svg_.Path({{left_, y}, {chart_.width - right_, y}}, colours[i], 1.5, DashesOf(i));
     }
   }
 
@@ -132,7 +146,7 @@ class Drawing {
 
   void Series(size_t index) {
     const ChartSeries& series = chart_.series[index];
-    const char* colour = kColours[index % kNumColours];
+    const char* colour = ColourOf(index);
     if (series.line) {
       std::vector<std::pair<double, double>> path;
       for (const ChartPoint& point : series.points) path.emplace_back(X(point.x), Y(point.y));
@@ -166,13 +180,31 @@ class Drawing {
     return chart.series.size() > kMostInside;
   }
 
-  std::vector<std::string> LegendNames() const {
-    std::vector<std::string> names;
-    for (const ChartSeries& series : chart_.series) names.push_back(series.name);
-    if (names.size() == 1 && names[0].empty()) names.clear();
-    if (chart_.pareto) names.emplace_back("Pareto front");
-    for (const ChartBaseline& baseline : chart_.baselines) names.push_back(baseline.name);
-    return names;
+  // A line of the legend: a name, its dashes where it is drawn by a line, and its marker where it has one.
+  struct Entry {
+    std::string name;
+    const char* colour = kBaseline;
+    std::optional<const char*> dashes = {};
+    std::optional<int> marker = {};
+  };
+
+  std::vector<Entry> Entries() const {
+    std::vector<Entry> entries;
+    for (size_t i = 0; i < chart_.series.size(); ++i) {
+      const ChartSeries& series = chart_.series[i];
+      Entry& entry = entries.emplace_back(Entry{series.name, ColourOf(i), {}, static_cast<int>(i)});
+      if (series.line && series.points.size() > 1) entry.dashes = "";
+      if (const auto baseline = BaselineOf(series)) entry.dashes = DashesOf(*baseline);
+    }
+    if (entries.size() == 1 && entries[0].name.empty()) entries.clear();
+    if (chart_.pareto) entries.push_back({"Pareto front", "#888888", "5 4", {}});
+    for (size_t i = 0; i < chart_.baselines.size(); ++i) {
+      const std::string& name = chart_.baselines[i].name;
+      const bool is_series = std::any_of(entries.begin(), entries.end(),
+                                         [&](const Entry& entry) { return entry.marker && entry.name == name; });
+      if (!is_series) entries.push_back({name, kBaseline, DashesOf(i), {}});
+    }
+    return entries;
   }
 
   // In the corner that has the fewest points and bars below it, or next to the axes: its top left.
@@ -198,30 +230,22 @@ class Drawing {
   }
 
   void Legend() {
-    const std::vector<std::string> names = LegendNames();
-    if (names.empty()) return;
-    const size_t of_lines = names.size() - chart_.baselines.size();
-    const size_t of_series = of_lines - (chart_.pareto ? 1 : 0);
+    const std::vector<Entry> entries = Entries();
+    if (entries.empty()) return;
     const double row = 18 * scale_;
     double width = 0;
-    for (const std::string& name : names) width = std::max(width, SvgTextWidth(name, chart_.font));
+    for (const Entry& entry : entries) width = std::max(width, SvgTextWidth(entry.name, chart_.font));
     width += 40 * scale_;
-    const double height = row * static_cast<double>(names.size()) + 8;
+    const double height = row * static_cast<double>(entries.size()) + 8;
     const auto [left, top] = LegendPlace(width, height);
     svg_.Rect(left, top, width, height, "#ffffff");
-    for (size_t i = 0; i < names.size(); ++i) {
+    for (size_t i = 0; i < entries.size(); ++i) {
       const double y = top + row * static_cast<double>(i) + 15 * scale_, middle = y - 4 * scale_;
       const double begin = left + 4 * scale_, end = left + 28 * scale_;
-      if (i < of_series) {
-        const char* colour = kColours[i % kNumColours];
-        if (chart_.series[i].line) svg_.Line(begin, middle, end, middle, colour, 1.5);
-        svg_.Marker(static_cast<int>(i), (begin + end) / 2, middle, colour);
-      } else if (i < of_lines) {
-        svg_.Line(begin, middle, end, middle, "#888888", 1.5, "5 4");
-      } else {
-        svg_.Line(begin, middle, end, middle, kBaseline, 1.5, DashesOf(i - of_lines));
-      }
-      svg_.Text(names[i], {.x = left + 34 * scale_, .y = y, .size = chart_.font});
+      const Entry& entry = entries[i];
+      if (entry.dashes) svg_.Line(begin, middle, end, middle, entry.colour, 1.5, *entry.dashes);
+      if (entry.marker) svg_.Marker(*entry.marker, (begin + end) / 2, middle, entry.colour);
+      svg_.Text(entry.name, {.x = left + 34 * scale_, .y = y, .size = chart_.font});
     }
   }
 

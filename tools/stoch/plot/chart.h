@@ -30,7 +30,7 @@ struct ChartSeries {
   bool line = false;  // joins the points in their order
 };
 
-// A level across the chart, as that of an exact run.
+// A level across the chart, as that of an exact run. One that is named as a series has its colour and its line of the legend.
 struct ChartBaseline {
   double y = 0;
   std::string name;  // of the legend

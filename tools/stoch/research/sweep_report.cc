@@ -11,8 +11,10 @@
 #include <optional>
 
 #include "kernels/base/error.h"
+#include "models/sc_model_config.h"
 #include "research/statistics.h"
 #include "tools/stoch/plot/chart.h"
+#include "tools/stoch/research/plot_titles.h"
 
 namespace stoch::cli {
 namespace {
@@ -201,43 +203,6 @@ ChartBaseline BaselineOf(const SweepPlan& plan, const SweepPlot& plot, const std
   throw InvalidInput("--plot: baseline=" + baseline + ": its row has no " + plot.y);
 }
 
-// Titles of axes by the names of what is drawn, with their units.
-constexpr std::pair<std::string_view, std::string_view> kTitles[] = {
-    {"ppl", "perplexity"},
-    {"mean_nll", "mean negative log-likelihood (nats)"},
-    {"kl.kld.mean", "mean KL divergence from the exact model (nats)"},
-    {"kl.same_top.mean", "predictions with the exact model's likeliest token (share)"},
-    {"energy.total", "energy (pJ)"},
-    {"cycles", "cycles of the array"},
-    {"mac_avg_stoc_len", "average stream length (cycles)"},
-    {"mac_avg_stoc_len_linears", "average stream length of linears (cycles)"},
-    {"mac_avg_stoc_len_attention", "average stream length of attention (cycles)"},
-    {"mac_cycles", "macs times stream length (cycles)"},
-    {"dram_read_bytes", "read from DRAM (bytes)"},
-    {"stoc_len", "stream length (cycles)"},
-    {"layer", "layer"},
-    {"sc_prec", "precision (bits)"},
-    {"acc_bits", "register of an accumulator (bits)"},
-    {"acc_group", "dimensions after which the register is looked at"},
-    {"adder_group", "inputs of an adder"},
-    {"fault_product", "rate of flipped bits of products"},
-    {"fault_weight", "rate of flipped bits of stored codes"},
-    {"fault_activation", "rate of flipped bits of activations"},
-    {"fault_acc", "rate of flipped bits of accumulators"}};
-
-// The title of a name; of one operator's or layer's with that in front.
-std::string TitleOf(const std::string& name) {
-  const auto found = [](std::string_view wanted) {
-    const auto* title =
-        std::find_if(std::begin(kTitles), std::end(kTitles), [&](const auto& entry) { return entry.first == wanted; });
-    return title == std::end(kTitles) ? std::string_view() : title->second;
-  };
-  if (!found(name).empty()) return std::string(found(name));
-  const size_t dot = name.rfind('.');
-  if (dot == std::string::npos || found(name.substr(dot + 1)).empty()) return name;
-  return name.substr(0, dot) + ": " + std::string(found(name.substr(dot + 1)));
-}
-
 // Values of x where it is a setting that has few.
 std::vector<double> DiscreteValues(const SweepPlan& plan, const SweepPlot& plot, const Chart& chart) {
   constexpr size_t kMost = 16;
@@ -254,6 +219,13 @@ std::vector<double> DiscreteValues(const SweepPlan& plan, const SweepPlot& plot,
   return is_setting && values.size() <= kMost ? values : std::vector<double>();
 }
 
+ScOperatorId OperatorNamed(const std::string& name) {
+  for (int id = 0; id < kNumScOperators; ++id) {
+    if (ScOperatorName(static_cast<ScOperatorId>(id)) == name) return static_cast<ScOperatorId>(id);
+  }
+  throw InvalidInput("--plot: a trace has the operator " + name + ", which no model has");
+}
+
 // Average lengths by layer, a line for each operator, of rows with traces.
 std::vector<ChartSeries> LengthsByLayer(const SweepPlan& plan, const std::vector<std::string>& rows) {
   std::vector<ChartSeries> all;
@@ -262,18 +234,19 @@ std::vector<ChartSeries> LengthsByLayer(const SweepPlan& plan, const std::vector
     const Json* groups = row.contains("metrics") ? Find(row.at("metrics"), "trace.groups") : nullptr;
     if (groups == nullptr || groups->empty()) continue;
     const PlannedRun& run = RunOf(plan, row);
-    std::map<std::string, std::map<int, std::pair<double, double>>> sums;  // by operator and layer: mac cycles, macs
+    std::map<ScOperatorId, std::map<int, std::pair<double, double>>> sums;  // by operator and layer: mac cycles, macs
     for (const Json& group : *groups) {
       const Json& value = group.at("macs");  // text beyond 64 bits
       const auto macs = Number(value.is_string() ? value.get<std::string>() : value.dump());
       if (!macs || group.at("block").is_null()) continue;
-      auto& [cycles, count] = sums[group.at("op").get<std::string>()][group.at("block").get<int>()];
+      auto& [cycles, count] = sums[OperatorNamed(group.at("op").get<std::string>())][group.at("block").get<int>()];
       cycles += *macs * group.at("stoc_len").get<double>();
       count += *macs;
     }
     const std::string prefix = SeriesOf(run).empty() ? "" : SeriesOf(run) + ": ";
     for (const auto& [op, layers] : sums) {
-      ChartSeries& series = all.emplace_back(ChartSeries{.name = prefix + op, .points = {}, .line = true});
+      ChartSeries& series =
+          all.emplace_back(ChartSeries{.name = prefix + std::string(ScOperatorName(op)), .points = {}, .line = true});
       for (const auto& [layer, sum] : layers) {
         series.points.push_back({static_cast<double>(layer), sum.first / sum.second, run.config});
       }
@@ -375,6 +348,7 @@ std::string SweepSvg(const SweepPlan& plan, const SweepPlot& plot, const std::ve
   chart.x_is_good = LargeIsGood(plot.x);
   chart.y_is_good = LargeIsGood(plot.y);
   chart.x_ticks = DiscreteValues(plan, plot, chart);
+  UseEnergyPrefix(&chart);
   return ChartSvg(chart);
 }
 
