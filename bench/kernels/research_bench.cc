@@ -3,23 +3,24 @@
 //
 //     research_bench [--device cpu|cuda:0] [--check]
 //
-// A line of JSON for each feature and number of rows: medians of 5, in turns, in one process. Readable products are the
-// scalar variant of the CPU and the plain kernel of a GPU; features that leave the fast kernels in use are compared with
-// those. --check: exit code 1 where a ratio is above 1.5 times its bound, for a quiet machine (ctest -C perf -L perf).
+// A line of JSON for each feature and number of rows: medians of 5, in turns, in one process; of one thread of a CPU its
+// own time, whatever else runs, of a GPU time as it passes. Readable products are the scalar variant of the CPU and the
+// plain kernel of a GPU; features that leave the fast kernels in use are compared with those. --check: exit code 1 where
+// a ratio is above 1.5 times its bound, for a quiet machine (ctest -C perf -L perf).
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "kernels/math/nonlinear_table.h"
-#include "kernels/math/random.h"
+#include "bench/kernels/research_operands.h"
 #include "kernels/registry.h"
 #include "kernels/sc/sc_parameters.h"
+#include "research/calibrate/nonlinear_table.h"
 #include "research/products/product_report.h"
 
 namespace stoch {
@@ -27,7 +28,6 @@ namespace {
 
 constexpr double kSlack = 1.5;
 constexpr int kRounds = 5;
-constexpr int64_t kInFeatures = 512, kOutFeatures = 256;
 
 enum class Against { kPlain, kFast };
 struct Feature {
@@ -108,59 +108,6 @@ ScConfig With(const Feature& feature) {
   return config;
 }
 
-// A linear on a device, and its operands.
-class Product {
- public:
-  // `plain`: without a fast kernel on a GPU, as lengths by call have none.
-  Product(Backend& backend, const ScConfig& config, int64_t rows, bool plain) : backend_(backend) {
-    const Device device = backend.devices().front();
-    std::vector<float> w(static_cast<size_t>(kOutFeatures * kInFeatures)), x(static_cast<size_t>(rows * kInFeatures));
-    for (size_t i = 0; i < w.size(); ++i) w[i] = RandomWeight(1, 0, i, 0.02f);
-    for (size_t i = 0; i < x.size(); ++i) x[i] = RandomWeight(2, 0, i, 1.0f);
-    WeightSource source;
-    source.name = "w";
-    source.rows = kOutFeatures;
-    source.cols = kInFeatures;
-    source.host = w.data();
-    auto extras = std::make_shared<ScExtras>();
-    extras->op = "bench";
-    const bool by_call =
-        plain && config.arith == ScArith::kSc && HasSource(config.gate) && HasPlainSums(config) && !HasFaults(config);
-    if (by_call) {
-      auto rule = std::make_shared<ScLengthRule>();
-      rule->normalise = ScNormalise::kCall;
-      rule->levels = {Resolve(config).stoc_len};
-      extras->lengths = rule;
-      extras->by_length = MakeScOperators(config, rule->Lengths());
-    }
-    const bool wants = by_call || HasFaults(config) || !HasPlainSums(config);
-    weight_ =
-        backend.MakeLinear(device, {&source, 1}, {Precision::kSc, MakeScOperator(config), wants ? extras : nullptr});
-    x_ = backend.Allocate(device, static_cast<int64_t>(x.size() * sizeof(float)));
-    y_ = backend.Allocate(device, rows * kOutFeatures * 4);
-    call_.site = {0, "bench"};
-    call_.x = MakeView(x_.data(), DType::kF32, device, rows, kInFeatures);
-    call_.outs = {MakeView(y_.data(), DType::kF32, device, rows, kOutFeatures)};
-    call_.weights = {weight_.get()};
-    for (int64_t row = 0; row < rows; ++row) fault_rows_.push_back(static_cast<uint64_t>(row));
-    if (DrawsFaultsByRow(config)) call_.fault_rows = fault_rows_;
-    backend.CopyFromHost(call_.x, x.data());
-  }
-  double Ms(int times) {
-    const auto begin = std::chrono::steady_clock::now();
-    for (int i = 0; i < times; ++i) backend_.Linear(call_);
-    backend_.Synchronize(call_.x.device);
-    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count() / times;
-  }
-
- private:
-  Backend& backend_;
-  std::unique_ptr<LinearWeight> weight_;
-  Buffer x_, y_;
-  LinearCall call_;
-  std::vector<uint64_t> fault_rows_;
-};
-
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
@@ -177,38 +124,106 @@ bool Tell(const std::string& feature, const std::string& base, int64_t rows, dou
   return ratio <= kSlack * bound;
 }
 
-bool Compare(const std::string& device, const Feature& feature, int64_t rows) {
-  const bool is_gpu = device != "cpu";
-  const bool fast = feature.against == Against::kFast;
+std::shared_ptr<Backend> Open(const std::string& device, Against against) {
   BackendOptions options;
   options.threads = 1;
-  options.cpu_variant = fast || is_gpu ? "" : "scalar";
-  const auto backend = OpenBackend(device, options, nullptr);
-  Product plain(*backend, Base(feature.base), rows, is_gpu && !fast);
-  Product with(*backend, With(feature), rows, is_gpu && !fast);
+  options.cpu_variant = against == Against::kFast || device != "cpu" ? "" : "scalar";
+  return OpenBackend(device, options, nullptr);
+}
+
+// Medians of a step without and with a feature, in turns.
+struct Times {
+  double plain_ms = 0, ms = 0;
+};
+Times InTurns(const std::function<void()>& plain, const std::function<void()>& with, const Clock& clock) {
   constexpr double kLeastMs = 10;
-  with.Ms(1);
-  const int times = std::max(1, static_cast<int>(kLeastMs / std::max(plain.Ms(1), 1e-3)));
+  with();
+  const int times = std::max(1, static_cast<int>(kLeastMs / std::max(clock.Ms(plain), 1e-3)));
+  const auto ms = [&](const std::function<void()>& step) {
+    return clock.Ms([&] {
+      for (int i = 0; i < times; ++i) step();
+    }) / times;
+  };
   std::vector<double> of_plain, of_feature;
   for (int round = 0; round < kRounds; ++round) {
-    of_plain.push_back(plain.Ms(times));
-    of_feature.push_back(with.Ms(times));
+    of_plain.push_back(ms(plain));
+    of_feature.push_back(ms(with));
   }
+  return {Median(of_plain), Median(of_feature)};
+}
+
+bool Compare(const std::string& device, const Feature& feature, int64_t rows) {
+  const bool is_gpu = device != "cpu";
+  const bool takes_plain = is_gpu && feature.against == Against::kPlain;
+  const auto backend = Open(device, feature.against);
+  Product plain(*backend, Base(feature.base), rows, takes_plain);
+  Product with(*backend, With(feature), rows, takes_plain);
+  const Clock clock(*backend);
+  const Times times = InTurns([&] { plain.Run(); }, [&] { with.Run(); }, clock);
   const double bound = is_gpu && feature.gpu_bound > 0 ? feature.gpu_bound : feature.bound;
-  return Tell(feature.settings, feature.base, rows, Median(of_feature), Median(of_plain), bound);
+  return Tell(feature.settings, feature.base, rows, times.ms, times.plain_ms, bound);
+}
+
+// Loading a matrix, whose bits may flip as it is loaded.
+bool Load(const std::string& device) {
+  const auto backend = Open(device, Against::kFast);
+  const Clock clock(*backend);
+  bool within = true;
+  for (const Feature& feature : kFeatures) {
+    if (feature.against != Against::kFast) continue;
+    const ScOperatorPtr plain = MakeScOperator(Base("")), with = MakeScOperator(With(feature));
+    const Times times = InTurns([&] { Product::Load(*backend, plain, ExtrasOf(plain->config)); },
+                                [&] { Product::Load(*backend, with, ExtrasOf(with->config)); }, clock);
+    constexpr double kBound = 1.03;
+    within = Tell(std::string("load, ") + feature.settings, "", 0, times.ms, times.plain_ms, kBound) && within;
+  }
+  return within;
+}
+
+// Factors of q and k, and a table in place of e^x, in attention.
+bool CompareAttention(const std::string& device, bool has_factors, int64_t rows) {
+  const auto backend = Open(device, has_factors ? Against::kFast : Against::kPlain);
+  const NonlinearTable table = MakeNonlinearTable({"exp", 64, -16, 0, 8, 12});
+  const ScOperatorPtr op = MakeScOperator(Base("chunk_d=0"));
+  AttentionStep plain(*backend, op, rows, {}), with(*backend, op, rows, {has_factors, has_factors ? nullptr : &table});
+  const Clock clock(*backend);
+  const Times times = InTurns([&] { plain.Run(); }, [&] { with.Run(); }, clock);
+  return Tell(has_factors ? "--smooth of qk, attention" : "softmax=FILE, attention", "", rows, times.ms, times.plain_ms,
+              has_factors ? 1.01 : 1.3);
+}
+
+// Tables in place of the functions in front of a linear that is little besides.
+bool CompareFunction(const std::string& device, Prologue prologue, int64_t rows) {
+  const auto backend = Open(device, Against::kPlain);
+  const bool is_norm = prologue == Prologue::kRmsNorm;
+  const NonlinearTable table =
+      is_norm ? MakeNonlinearTable({"rsqrt", 64, 1, 4, 12, 12}) : MakeNonlinearTable({"silu", 64, -8, 8, 8, 12});
+  FunctionStep plain(*backend, prologue, nullptr, rows), with(*backend, prologue, &table, rows);
+  const Clock clock(*backend);
+  const Times times = InTurns([&] { plain.Run(); }, [&] { with.Run(); }, clock);
+  return Tell(is_norm ? "rms_norm=FILE" : "silu=FILE", "in front of 1 output", rows, times.ms, times.plain_ms, 1.3);
+}
+
+// Experts at the one length of a table, next to experts without one.
+bool CompareExperts(const std::string& device, int64_t rows) {
+  const auto backend = Open(device, Against::kPlain);
+  if (!backend->has_experts()) return true;
+  const ScOperatorPtr op = MakeScOperator(Base(""));
+  ExpertStep plain(*backend, op, rows, false), with(*backend, op, rows, true);
+  const Clock clock(*backend);
+  const Times times = InTurns([&] { plain.Run(); }, [&] { with.Run(); }, clock);
+  return Tell("--mp of one length, experts", "", rows, times.ms, times.plain_ms, 1.3);
 }
 
 // Reports of one product, all masks: seconds in place of a ratio.
 bool Report() {
-  std::vector<double> seconds;
+  const auto backend = Open("cpu", Against::kPlain);
+  const Clock clock(*backend);
+  std::vector<double> ms;
   const ScOperatorPtr op = MakeScOperator(Base(""));
-  for (int round = 0; round < kRounds; ++round) {
-    const auto begin = std::chrono::steady_clock::now();
-    ReportProduct(*op);
-    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-  }
+  for (int round = 0; round < kRounds; ++round) ms.push_back(clock.Ms([&] { ReportProduct(*op); }));
   constexpr double kBound = 2;
-  return Tell("inspect --product (seconds)", "", 1, Median(seconds) * 1e3, 1e3, kBound);
+  return Tell("inspect --product (seconds)", "", 1, Median(ms), 1e3, kBound);
 }
 
 int Run(const std::string& device, bool check) {
@@ -216,6 +231,14 @@ int Run(const std::string& device, bool check) {
   for (const Feature& feature : kFeatures) {
     for (const int64_t rows : {1, 256}) within = Compare(device, feature, rows) && within;
   }
+  for (const int64_t rows : {1, 256}) {
+    within = CompareAttention(device, true, rows) && within;
+    within = CompareAttention(device, false, rows) && within;
+    within = CompareFunction(device, Prologue::kSiluMul, rows) && within;
+    within = CompareFunction(device, Prologue::kRmsNorm, rows) && within;
+    within = CompareExperts(device, rows) && within;
+  }
+  within = Load(device) && within;
   within = Report() && within;
   return check && !within ? 1 : 0;
 }
