@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/format_product.h"
 
+#include <array>
 #include <vector>
 
 #include "kernels/cpu/simd/simd.h"
@@ -9,14 +10,16 @@
 namespace stoch::cpu {
 namespace {
 
-// Decodes by operations that compilers have in vectors, none of them on subnormal floats.
-inline float E4m3Number(uint8_t code) {
-  constexpr float kLeastNormal = 0.0078125f;  // 2^-7: what exponent 0 would be worth if it were one
-  const uint32_t magnitude = code & 0x7fu;
-  const float normal = BitsToFloat((magnitude << 20) + (120u << 23));
-  const float number = magnitude < 8 ? 2.0f * (normal - kLeastNormal) : normal;
-  return BitsToFloat(FloatToBits(number) | static_cast<uint32_t>(code & 0x80) << 24);
-}
+// The numbers of all codes: 2 KiB, of which a look-up is less than the arithmetic of a code without wide vectors.
+constexpr std::array<double, 256> kE4m3Numbers = [] {
+  std::array<double, 256> numbers{};
+  for (int code = 0; code < 256; ++code) {
+    const int exponent = code >> 3 & 0xf, mantissa = code & 7;
+    const double magnitude = exponent == 0 ? mantissa : (8 + mantissa) * static_cast<double>(1 << (exponent - 1));
+    numbers[static_cast<size_t>(code)] = ((code & 0x80) != 0 ? -magnitude : magnitude) / (1 << kE4m3UnitBits);
+  }
+  return numbers;
+}();
 
 }  // namespace
 
@@ -25,7 +28,7 @@ const double* DecodeE4m3(const uint8_t* block, int64_t dims) {
   const int64_t count = dims * kBlockRows;
   if (static_cast<int64_t>(numbers.size()) < count) numbers.resize(static_cast<size_t>(count));
   double* to = numbers.data();
-  for (int64_t i = 0; i < count; ++i) to[i] = static_cast<double>(E4m3Number(block[i]));
+  for (int64_t i = 0; i < count; ++i) to[i] = kE4m3Numbers[block[i]];
   return to;
 }
 
@@ -36,7 +39,7 @@ void AddE4m3Block(const uint8_t* left, int64_t dims, const double* right, float 
   constexpr int kOutputs = 16;
   thread_local std::vector<double> numbers;
   numbers.resize(static_cast<size_t>(dims));
-  for (int64_t d = 0; d < dims; ++d) numbers[static_cast<size_t>(d)] = static_cast<double>(E4m3Number(left[d]));
+  for (int64_t d = 0; d < dims; ++d) numbers[static_cast<size_t>(d)] = kE4m3Numbers[left[d]];
   const double* a = numbers.data();
   alignas(64) double sums[kBlockRows];
   for (int first = 0; first < kBlockRows; first += kOutputs) {

@@ -23,14 +23,20 @@ enum class NonlinearFunction : uint8_t { kSilu, kExp, kRsqrt };
 struct NonlinearTable {
   NonlinearFunction function = NonlinearFunction::kSilu;
   std::vector<float> cuts, values, slopes;
-  std::optional<int> in_bits, out_bits;  // binary places that x and the result are rounded to; none: not at all
+  std::optional<int> in_bits, out_bits;  // binary places that x and the result are rounded to, -8..20; none: not at all
 
   // x rounded, then values[i] + slopes[i] * (x - cuts[i]) of the last cut that is not above x, then rounded. Below the
   // first cut, and for NaN: the value there.
   float At(float x) const {
     if (in_bits) x = Rounded(x, *in_bits);
     x = x > cuts.front() ? x : cuts.front();
-    const auto i = static_cast<size_t>(std::upper_bound(cuts.begin(), cuts.end(), x) - cuts.begin()) - 1;
+    // The last cut that is not above x, found without branches: which way is taken is any.
+    size_t i = 0;
+    for (size_t count = cuts.size(); count > 1;) {
+      const size_t half = count / 2;
+      i += cuts[i + half] <= x ? half : 0;
+      count -= half;
+    }
     const float y = values[i] + slopes[i] * (x - cuts[i]);
     return out_bits ? Rounded(y, *out_bits) : y;
   }
@@ -45,7 +51,7 @@ struct NonlinearTable {
 
  private:
   static float Rounded(float x, int bits) {
-    const float one = std::ldexp(1.0f, bits);
+    const float one = BitsToFloat(static_cast<uint32_t>(127 + bits) << 23);  // 2^bits
     return Rint(x * one) / one;
   }
 };
