@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <tuple>
@@ -11,6 +12,7 @@
 
 #include "app/report/table.h"
 #include "kernels/sc/sc_parameters.h"
+#include "models/decoder/memory_plan.h"
 #include "models/sc_plan.h"
 #include "research/products/operator_digest.h"
 
@@ -55,13 +57,29 @@ std::string LengthsText(const ScConfig& config, const ScExtras* extras) {
                      MetricName(rule.metric), normalise, rule.escapes ? ", escape gate" : "");
 }
 
-// What the host runs: every backend without kernels to choose from looks counts up.
-std::string LookupText(const ScOperator& op) {
+// What follows the sum of a product (docs/hardware.md).
+std::string AfterSumText(const ScConfig& config) {
+  std::string text;
+  for (const char* name : {"fault_product", "acc_bits", "fault_acc"}) {
+    if (TextOf(config, name) != TextOf({}, name)) text += fmt::format(", then {}={}", name, TextOf(config, name));
+  }
+  return text;
+}
+
+std::string CountsText(const ScOperator& op) {
   if (op.config.arith == ScArith::kFp8E4m3) return "numbers of E4M3, exact sums";
   if (op.is_int_product) return "multiplication: every entry is the exact product";
   if (!op.wide_counts.empty()) return fmt::format("lookup of 32-bit entries: up to {}", op.max_count);
   if (op.code == ScCode::kOffset) return "lookup of 16-bit entries: signs lie in the table";
   return fmt::format("lookup of counts up to {}", op.max_count);
+}
+
+constexpr const char* kGates = "gates, cycle by cycle: adder=";
+
+// What the host runs: every backend without kernels to choose from looks counts up, or has gates.
+std::string LookupText(const ScOperator& op) {
+  const bool has_gates = op.config.adder != ScAdder::kCounter;
+  return (has_gates ? kGates + TextOf(op.config, "adder") : CountsText(op)) + AfterSumText(op.config);
 }
 
 std::string KernelText(const Backend& backend, const LinearSpec& spec, int64_t out_features, int64_t in_features) {
@@ -123,7 +141,36 @@ std::string LayersText(const std::vector<int>& layers) {
   return text.empty() ? "-" : text;
 }
 
+// An order of kernels: those that no fast one stands in for come last.
+int SlownessOf(const std::string& kernel) {
+  constexpr const char* kSlowestFirst[] = {", because ", kGates, ", then ", "32-bit entries"};
+  for (size_t i = 0; i < std::size(kSlowestFirst); ++i) {
+    if (kernel.find(kSlowestFirst[i]) != std::string::npos) return static_cast<int>(std::size(kSlowestFirst) - i);
+  }
+  return 0;
+}
+
 }  // namespace
+
+std::string SlowestKernelText(const ScModelConfig& sc, const DecoderConfig& config, const Backend& backend,
+                              const DecoderShard& shard) {
+  constexpr int64_t kStep[] = {1};
+  std::vector<std::pair<std::string, std::string>> kernels;  // by operator
+  for (const OperatorKernels& one : KernelsOf(config, Precision::kSc, sc, backend, shard, kStep)) {
+    if (!one.kernels[0].empty()) kernels.emplace_back(one.op, one.kernels[0]);
+  }
+  if (kernels.empty()) {  // nothing is chosen by the number of tokens
+    for (const OperatorRow& row : OperatorRows(sc, config, backend)) {
+      if (row.sha256.empty()) continue;  // exact
+      kernels.emplace_back(row.op + (row.layers.empty() ? "" : " of layers " + LayersText(row.layers)), row.kernel);
+    }
+  }
+  if (kernels.empty()) return "no operator is in SC";
+  const auto slowest = std::max_element(kernels.begin(), kernels.end(), [](const auto& a, const auto& b) {
+    return SlownessOf(a.second) < SlownessOf(b.second);
+  });
+  return slowest->first + ": " + slowest->second;
+}
 
 std::vector<OperatorRow> OperatorRows(const ScModelConfig& sc, const DecoderConfig& config, const Backend& backend) {
   ScPlan plan(sc, config);

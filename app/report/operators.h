@@ -8,6 +8,7 @@
 
 #include "kernels/backend.h"
 #include "loader/config/decoder_config.h"
+#include "models/decoder/shard.h"
 #include "models/sc_model_config.h"
 
 namespace stoch::cli {
@@ -26,6 +27,11 @@ struct OperatorRow {
 
 // In the order of a layer, the LM head last. Errors: InvalidInput as ScPlan.
 std::vector<OperatorRow> OperatorRows(const ScModelConfig& sc, const DecoderConfig& config, const Backend& backend);
+
+// The operator whose kernel for a token has the fewest fast ones like it, and the kernel: "q_proj: mixed generic, because
+// fault_product=0.01". Requires: `shard` as a device holds it.
+std::string SlowestKernelText(const ScModelConfig& sc, const DecoderConfig& config, const Backend& backend,
+                              const DecoderShard& shard);
 
 std::string OperatorsText(const std::vector<OperatorRow>& rows);
 nlohmann::ordered_json OperatorsJson(const std::vector<OperatorRow>& rows);

@@ -62,6 +62,21 @@ TEST_F(HardwareCli, OperatorsOfOtherHardwareAreOthers) {
   EXPECT_NE(sha("stoc_len=64,fault_weight=0.1"), sha("stoc_len=64,fault_weight=0.1,fault_seed=7"));
 }
 
+TEST_F(HardwareCli, GenerateTellsTheSlowestKernel) {
+  const auto told = [](const std::string& settings, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"--prompt", "Once", "--max-tokens", "1", "--sc", settings};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return RunStoch(WithDemo("generate", arguments)).err;
+  };
+  const auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
+  const std::string gates = "stoc_len=64,2.o_proj.acc_bits=12,2.up_proj.adder=or,2.up_proj.adder_group=4";
+  EXPECT_TRUE(has(told(gates, {"--verbose"}), "slowest kernel: up_proj of layers 2: gates, cycle by cycle: adder=or"));
+  EXPECT_FALSE(has(told(gates, {}), "slowest kernel"));
+  EXPECT_TRUE(has(told("2.o_proj.acc_bits=12", {"--verbose"}),
+                  "slowest kernel: o_proj of layers 2: lookup of counts up to 128, then acc_bits=12"));
+  EXPECT_TRUE(has(told("stoc_len=64", {"--verbose"}), "slowest kernel: q_proj of layers 0-4: lookup of counts up to"));
+}
+
 // Short streams of a trained model gain what factors of q and k are for, on a text that they were not made from.
 TEST_F(HardwareCli, RebalancedQueriesAndKeysNeedShorterStreams) {
   STOCH_REQUIRE_SHARED();

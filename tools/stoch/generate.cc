@@ -24,6 +24,7 @@
 #include "app/progress.h"
 #include "app/report/cost.h"
 #include "app/report/generate.h"
+#include "app/report/operators.h"
 #include "app/run_on_ranks.h"
 #include "app/version.h"
 #include "kernels/base/error.h"
@@ -50,6 +51,7 @@ struct Options {
   std::vector<std::string> stop;
   bool ignore_eos = false;
   uint32_t sequence = 0;
+  bool verbose = false;
   int top_logprobs = 0;
   CostFlags cost;
   SpeculationOptions speculation{.speculate = "auto"};
@@ -98,6 +100,12 @@ ExitCode RunOnce(const Options& options, const Extra& extra, Engine& engine, con
     if (!options.output.json) Print(text);
   };
   if (options.echo) Print(prompt);
+  if (options.verbose && engine.options().precision == Precision::kSc) {
+    const DecoderPlacement& placement = *engine.options().placement;
+    const DecoderShard shard = ShardsOf(engine.config(), placement, engine.backend().devices().front()).front();
+    PrintError("slowest kernel: " + SlowestKernelText(engine.options().sc, engine.config(), engine.backend(), shard) +
+               '\n');
+  }
   const std::unique_ptr<ScCostCollector> collector = CollectCost(engine, extra.cost, extra.trace.get());
   const GenerateResult result = Generate(engine, &tokenizer, request, callbacks);
   bar.Clear();
@@ -218,6 +226,7 @@ CommandBody AddGenerate(CLI::App& command) {
                   "Which faults the text meets, as a window of perplexity of that index does (`stoch help sc`)")
       ->check(CLI::Range(int64_t{0}, kMaxSequenceNumber))
       ->capture_default_str();
+  command.add_flag("--verbose", options->verbose, "Tell which operator has the slowest kernel, and why");
   AddGrammarOptions(command, &options->grammar);
   AddArithmeticOptions(command, &options->arithmetic);
   AddCostOptions(command, &options->cost);
