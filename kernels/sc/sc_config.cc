@@ -21,7 +21,8 @@ std::string TextOf(const ScConfig& config, std::string_view name) {
 
 // The value that is not allowed, as text.
 [[noreturn]] void Reject(const ScConfig& config, std::string_view name, const std::string& allowed) {
-  RejectScParameter(name, TextOf(config, name), allowed);
+  const std::string value = TextOf(config, name);
+  RejectScParameter(name, value.empty() ? "''" : value, allowed);
 }
 
 std::string Range(int64_t low, int64_t high) { return std::to_string(low) + ".." + std::to_string(high); }

@@ -259,8 +259,8 @@ SafetensorsHeader ParseSafetensorsHeader(std::span<const std::byte> file, const 
   for (size_t i = 0; i < kLengthBytes; ++i) header_bytes |= static_cast<uint64_t>(file[i]) << (8 * i);
   const uint64_t limit = std::min(kMaxHeaderBytes, static_cast<uint64_t>(file.size()) - kLengthBytes);
   if (header_bytes > limit) {
-    throw InvalidInput(where + ": header length: expected at most " + std::to_string(limit) + " bytes, got " +
-                       std::to_string(header_bytes));
+    throw InvalidInput(where + ": no safetensors file, or cut short: header length: expected at most " +
+                       std::to_string(limit) + " bytes, got " + std::to_string(header_bytes));
   }
   const char* text = reinterpret_cast<const char*>(file.data() + kLengthBytes);
   // The parser would skip a byte order mark, and take a zero byte for the end of the text.

@@ -41,7 +41,9 @@ class Reader {
     throw InvalidInput(name_ + ": " + key + " = " + value + ": allowed is " + allowed);
   }
   [[noreturn]] void RejectValue(const std::string& key, const Json& value, const std::string& allowed) const {
-    Reject(key, value.is_structured() ? value.type_name() : Quoted(value.dump(-1, ' ', true)), allowed);
+    constexpr size_t kMostBytes = 80;
+    const std::string text = value.dump(-1, ' ', true);  // as it stands in the plan, in ASCII
+    Reject(key, text.size() > kMostBytes ? text.substr(0, kMostBytes) + "..." : text, allowed);
   }
   std::string Text(const Json& value, const std::string& key) const {
     if (!value.is_string()) RejectValue(key, value, "a text");
@@ -87,13 +89,14 @@ class Reader {
 };
 
 void Reader::Grid(const Json& grid, const std::vector<std::string>& base) {
-  if (!grid.is_object() || grid.empty()) RejectValue("grid", grid, "an object of lists");
+  if (!grid.is_object() || grid.empty())
+    RejectValue("grid", grid, "an object of lists, like {\"stoc_len\": [64, 128]}");
   std::vector<std::pair<std::string, std::vector<std::string>>> axes;
   size_t count = 1;
   for (const auto& [key, values] : grid.items()) {
     const std::string where = "grid." + Quoted(key);
     if (key.find_first_of(",=\n") != std::string::npos || key.empty()) Reject("grid", Quoted(key), "names of settings");
-    if (!values.is_array() || values.empty()) RejectValue(where, values, "a list of values");
+    if (!values.is_array() || values.empty()) RejectValue(where, values, "a list of values, like [64, 128]");
     count *= values.size();
     if (count > kMaxRuns) Reject("grid", "over " + std::to_string(kMaxRuns) + " runs", "fewer");
     auto& axis = axes.emplace_back(key, std::vector<std::string>());

@@ -206,7 +206,7 @@ TEST_F(SweepArrayCli, PartsOfRunsThatFailOrAreChanged) {
   changed("stoch-sweep-part-v1", "stoch-sweep-part-v9", "windows 0..2: has other windows");
 
   WindowsPlan(R"("runs": ["stoc_len=16"], "windows_per_row": 0)");
-  ExpectRefused(Sweep("none"), "windows_per_row = \"0\"");
+  ExpectRefused(Sweep("none"), "windows_per_row = 0: allowed is a whole number above 0");
   WindowsPlan(R"("runs": ["stoc_len=16"], "windows_per_row": 69906)");
   ExpectRefused(Sweep("none"), "windows_per_row = 69906: allowed is 1..69905 with windows of 16 tokens");
   for (const std::string metric : {"trace", "profile"}) {

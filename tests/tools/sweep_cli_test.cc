@@ -220,8 +220,12 @@ TEST_F(SweepCli, WrongPlansAreRefusedBeforeAnyWork) {
   refused(R"("runs": ["mp=nowhere.json"])", "nowhere.json");
   refused(R"("runs": ["stoc_len=64", "stoc_len=64"])", "same configuration as run 0");
   refused(R"("runs": ["stoc_len=64"])", "magic is none", R"(["ppl", "magic"])");
-  refused(R"("runs": ["stoc_len=64"], "energy": "e.json")", "go together");
-  refused(R"("runs": ["stoc_len=64"])", "go together", R"(["energy"])");
+  refused(R"("runs": ["stoc_len=64"], "energy": "e.json")", "goes together with the metric energy");
+  refused(R"("runs": ["stoc_len=64"])", R"(energy takes a table of prices: "energy": "FILE" in the plan)",
+          R"(["energy"])");
+  refused(R"("grid": {"stoc_len": 64})", R"(grid."stoc_len" = 64: allowed is a list of values, like [64, 128])");
+  refused(R"("grid": {})", R"(grid = {}: allowed is an object of lists)");
+  refused(R"("runs": ["stoc_len=64"])", R"(metrics = "ppl": allowed is)", R"("ppl")");
   refused(R"("runs": ["stoc_len=64"], "array": "8")", "array");
   refused("\"runs\": []", "at least one run");
   Plan(R"("runs": ["stoc_len=64"])");

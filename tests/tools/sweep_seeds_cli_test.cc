@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "tests/support/shared_folder.h"
 #include "tests/support/temp_dir.h"
 #include "tests/tools/cli_support.h"
 
@@ -215,6 +216,23 @@ TEST_F(SweepSeedsCli, RateZeroAndIntegersRunOnceNextToRowsWithSeeds) {
   Plan(R"("runs": ["stoc_len=128"])");
   ASSERT_EQ(Sweep("plain").exit_code, 0);
   EXPECT_EQ(Lines("plain")[0]["metrics"], lines[0]["metrics"]);
+}
+
+// Ten seeds of LFSRs are ten models: one of them loses little, another one most.
+TEST_F(SweepSeedsCli, SeedsOfATrainedModelDiffer) {
+  STOCH_REQUIRE_SHARED();
+  WriteFile(folder_ / "text", ReadFile(SharedFolder() / "text/tinystories_val.txt").substr(0, 20000));
+  WriteFile(folder_ / "plan.json", R"({"model": ")" + (SharedFolder() / "models/stories260K").string() +
+                                       R"(", "text": ")" + std::string(folder_ / "text") +
+                                       R"(", "ctx": 256, "max_windows": 4, "metrics": ["ppl"],)" +
+                                       R"( "runs": ["source=lfsr"], "repeat": 10})");
+  const ProcessResult result = Sweep("ten");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const std::vector<nlohmann::json> lines = Lines("ten");
+  ASSERT_EQ(lines.size(), 11u);
+  const nlohmann::json& ppl = lines[10]["metrics"]["ppl"];
+  EXPECT_NEAR(ppl["min"].get<double>(), 5.6, 0.1);
+  EXPECT_NEAR(ppl["max"].get<double>(), 26.2, 0.1);
 }
 
 TEST_F(SweepSeedsCli, PlansWithoutRandomNumbersAreRefused) {

@@ -169,11 +169,12 @@ std::vector<SweepRun> RunsOf(const SweepFile& file, const DecoderConfig& config)
     once.parameters.pop_back();
     once.seed.reset();
     if (StandsAlone(engine, once)) continue;
-    throw InvalidInput(fmt::format("seeds: nothing in run {} depends on a seed: {}", run.configuration,
-                                   Describe(WithSeed(file, once, std::nullopt).sc)));
+    throw InvalidInput(fmt::format(
+        "seeds: nothing in run {} depends on a seed, as source=lfsr, source=random and rates of faults do: {}",
+        run.configuration, Describe(WithSeed(file, once, std::nullopt).sc)));
   }
   if (any_reached) return runs;
-  throw InvalidInput("seeds: nothing in the plan depends on a seed");
+  throw InvalidInput("seeds: nothing in the plan depends on a seed: source=lfsr, source=random and rates of faults do");
 }
 
 std::optional<size_t> FindReference(const SweepFile& file, const SweepPlan& plan) {
@@ -220,7 +221,8 @@ void CheckMetrics(const SweepFile& file) {
   };
   if (has("cycles") && file.array.empty()) throw InvalidInput("metrics: cycles takes array = \"R,C,K[,FILL]\"");
   if (has("energy") != !file.energy.empty()) {
-    throw InvalidInput("energy: a table of constants and the metric energy go together");
+    throw InvalidInput(has("energy") ? "metrics: energy takes a table of prices: \"energy\": \"FILE\" in the plan"
+                                     : "energy: a table of prices goes together with the metric energy");
   }
 }
 
