@@ -26,6 +26,7 @@
 #include "engine/worker/marking_backend.h"
 #include "kernels/base/error.h"
 #include "models/decoder/memory_plan.h"
+#include "models/decoder/rank_link.h"
 
 namespace stoch::cli {
 namespace {
@@ -151,7 +152,9 @@ ExitCode Lead(RankJob& job, MpiLink& link, DeviceOptions* devices, const std::fu
 // The other ranks wait for one that ends on its own: whatever ends it, ends all. Rank 0 was told, and says it for all.
 [[noreturn]] void EndFollower(MpiLink& link, const std::exception& error) {
   using Clock = std::chrono::steady_clock;
-  const Clock::time_point deadline = Clock::now() + std::chrono::seconds(3);
+  const auto* lost = dynamic_cast<const LostRank*>(&error);
+  const bool is_heard = lost == nullptr || lost->rank() != 0;  // by rank 0
+  const Clock::time_point deadline = Clock::now() + std::chrono::seconds(is_heard ? 3 : 0);
   try {
     while (Clock::now() < deadline) {  // lets what was sent leave
       constexpr std::chrono::milliseconds kTurn(50);

@@ -200,11 +200,13 @@ std::vector<JobRunner::Worker> WorkerPool::workers() const {
     Worker& worker = workers.emplace_back();
     worker.restarts = replica->restarts;
     worker.state = replica->state();
+    worker.rank_waited_seconds = replica->rank_waited_seconds;
     if (replica->process != nullptr) worker.pid = replica->process->pid();
     if (!replica->is_ready()) continue;
     worker.device = replica->hello->device();
     worker.device_bytes = replica->device_bytes;
     worker.device_used_bytes = replica->device_used_bytes;
+    worker.hop_seconds.assign(replica->hello->hop_seconds().begin(), replica->hello->hop_seconds().end());
   }
   return workers;
 }
@@ -292,6 +294,7 @@ void WorkerPool::OnMessage(Replica& replica, const ipc::FromWorker& message) {
     const std::lock_guard lock(mutex_);
     replica.load = {message.running(), message.waiting(), message.kv_usage()};
     faults_.preemptions += message.preemptions();
+    replica.rank_waited_seconds += message.rank_waited_seconds();
     for (const ipc::Update& update : message.updates()) {
       const auto found = jobs_.find(update.job());
       if (found == jobs_.end() || found->second.replica != &replica) continue;  // cancelled

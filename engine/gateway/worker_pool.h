@@ -102,6 +102,7 @@ class WorkerPool final : public JobRunner {
     int64_t out_of_memory_kills = 0;  // of the system, when the process began
     Load load;
     int64_t device_bytes = 0, device_used_bytes = 0;  // that it saw last
+    double rank_waited_seconds = 0;                   // of all its processes
   };
   static constexpr int kBlame = 4;
   static constexpr std::chrono::milliseconds kSilentAfter{5000};

@@ -205,6 +205,7 @@ void WorkerPool::OnEnd(Replica& replica, const std::string& how) {
     ++replica.losses;
     ++replica.restarts;
     ++faults_.restarts;
+    if (was_ready && options_.kind == WorkerProcess::Kind::kLaunched) ++faults_.ranks_lost;
     if (!was_ready) ++replica.failed_starts;
     // Bad options, a bad model or no device, said by a first worker: that stays so. What a signal did may not.
     const bool was_killed = replica.failure.empty() && how.starts_with("signal ");

@@ -17,8 +17,10 @@ extern "C" {  // glibc 2.36 forgets to say so
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -124,7 +126,33 @@ void WorkerProcess::Talk(int socket_fd) {
       });
 }
 
+namespace {
+
+// This process's environment, with another folder for temporary files where one is given.
+std::vector<std::string> EnvironmentWith(const std::optional<ipc::PrivateFolder>& temporary) {
+  constexpr std::string_view kName = "TMPDIR=";
+  std::vector<std::string> environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    if (!temporary || !std::string_view(*entry).starts_with(kName)) environment.emplace_back(*entry);
+  }
+  if (temporary) environment.push_back(std::string(kName) + temporary->path());
+  return environment;
+}
+
+// srun has other machines make the folder that it names, where nobody would remove it.
+bool KeepsFilesHere(const std::string& launcher) { return std::filesystem::path(launcher).filename() != "srun"; }
+
+std::vector<char*> Pointers(std::vector<std::string>& words) {
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+}  // namespace
+
 void WorkerProcess::Spawn(std::vector<std::string> words, int socket_fd) {
+  if (is_launched_ && KeepsFilesHere(words.front())) temporary_.emplace();
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   std::vector<std::unique_ptr<Descriptor>> handed;
@@ -141,14 +169,13 @@ void WorkerProcess::Spawn(std::vector<std::string> words, int socket_fd) {
     posix_spawn_file_actions_adddup2(&actions, handed[1]->fd, kPage);
     posix_spawn_file_actions_addclosefrom_np(&actions, kPage + 1);
   }
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
+  std::vector<std::string> environment = EnvironmentWith(temporary_);
+  const std::vector<char*> argv = Pointers(words), variables = Pointers(environment);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   // Ctrl-C is for the gateway, which drains.
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-  const int error = posix_spawnp(&pid_, argv.front(), &actions, &attributes, argv.data(), environ);
+  const int error = posix_spawnp(&pid_, argv.front(), &actions, &attributes, argv.data(), variables.data());
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) Throw(("posix_spawn " + words.front()).c_str(), error);

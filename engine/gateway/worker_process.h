@@ -69,6 +69,7 @@ class WorkerProcess {
 
   boost::asio::io_context& io_;
   Events events_;
+  std::optional<ipc::PrivateFolder> temporary_;  // files of a launcher, of which it leaves some where it is killed
   std::unique_ptr<ipc::Rendezvous> rendezvous_;  // until a launched worker has come there
   ipc::CrashPage page_;
   std::shared_ptr<ipc::Channel> channel_;  // null until then

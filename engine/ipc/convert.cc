@@ -11,6 +11,7 @@ namespace {
 
 constexpr int64_t kMostTokens = int64_t{1} << 40;
 constexpr int64_t kMostSequences = int64_t{1} << 20;
+constexpr int kMostRanks = 64;
 
 void Require(bool condition, const char* what) {
   if (!condition) throw InvalidInput(std::string("a message of a worker, or a row of a journal, has a bad ") + what);
@@ -56,6 +57,8 @@ void Check(const Hello& hello) {
   Require(hello.context() > 0 && hello.context() <= kMostTokens, "context");
   Require(hello.kv_tokens() >= 0 && hello.kv_tokens() <= kMostTokens, "kv_tokens");
   Require(hello.max_sequences() > 0 && hello.max_sequences() <= kMostSequences, "max_sequences");
+  Require(hello.hop_seconds_size() <= kMostRanks, "count of ranks");
+  for (const double seconds : hello.hop_seconds()) Require(std::isfinite(seconds) && seconds >= 0, "time of a hop");
 }
 
 TokenLogprob LogprobOf(const Logprob& message) {
@@ -206,6 +209,7 @@ void Check(const FromWorker& message) {
   Require(message.running() >= 0 && message.waiting() >= 0 && message.preemptions() >= 0, "count");
   Require(std::isfinite(message.kv_usage()), "kv_usage");
   Require(message.device_bytes() >= 0, "size of memory");
+  Require(std::isfinite(message.rank_waited_seconds()) && message.rank_waited_seconds() >= 0, "time");
   if (message.has_hello()) {
     Check(message.hello());
     (void)PartsOf(message.hello());

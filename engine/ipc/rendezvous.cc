@@ -9,9 +9,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 #include <utility>
 
 #include "engine/ipc/crash_page.h"
@@ -26,43 +28,46 @@ using Local = boost::asio::local::stream_protocol;
   throw DeviceError("cannot start a worker: " + what + ": " + std::strerror(error));
 }
 
-std::string MakeFolder() {
-  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
-  std::error_code error;
-  const bool is_there = runtime != nullptr && std::filesystem::is_directory(runtime, error);
-  std::string folder = std::string(is_there ? runtime : "/tmp") + "/stoch-XXXXXX";
-  if (mkdtemp(folder.data()) == nullptr) Throw(folder, errno);
-  return folder;
-}
-
 std::string SocketOf(const std::string& folder) { return folder + "/socket"; }
 std::string PageOf(const std::string& folder) { return folder + "/page"; }
 
 }  // namespace
 
-Rendezvous::Rendezvous(boost::asio::io_context& io) : folder_(MakeFolder()), acceptor_(io) {
-  page_fd_ = open(PageOf(folder_).c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
+PrivateFolder::PrivateFolder() {
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  std::error_code error;
+  const bool is_there = runtime != nullptr && std::filesystem::is_directory(runtime, error);
+  path_ = std::string(is_there ? runtime : "/tmp") + "/stoch-XXXXXX";
+  if (mkdtemp(path_.data()) == nullptr) Throw(path_, errno);
+}
+
+PrivateFolder::~PrivateFolder() {
+  constexpr int kTries = 20;
+  for (int i = 0; i < kTries; ++i) {  // a process that is about to end may still make files there
+    std::error_code error;
+    std::filesystem::remove_all(path_, error);
+    if (!error) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+Rendezvous::Rendezvous(boost::asio::io_context& io) : acceptor_(io) {
+  page_fd_ = open(PageOf(folder()).c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
   const int error = page_fd_ < 0 || ftruncate(page_fd_, CrashPage::kBytes) != 0 ? errno : 0;
   try {
-    if (error != 0) Throw(PageOf(folder_), error);
-    const Local::endpoint endpoint(SocketOf(folder_));
+    if (error != 0) Throw(PageOf(folder()), error);
+    const Local::endpoint endpoint(SocketOf(folder()));
     acceptor_.open(endpoint.protocol());
     acceptor_.bind(endpoint);
     acceptor_.listen(1);
   } catch (const std::exception& failure) {
-    Remove();
-    throw DeviceError("cannot start a worker: " + SocketOf(folder_) + ": " + failure.what());
+    if (page_fd_ >= 0) close(page_fd_);
+    throw DeviceError("cannot start a worker: " + SocketOf(folder()) + ": " + failure.what());
   }
 }
 
-Rendezvous::~Rendezvous() { Remove(); }
-
-void Rendezvous::Remove() {
-  boost::system::error_code ignored;
-  acceptor_.close(ignored);
-  if (page_fd_ >= 0) close(std::exchange(page_fd_, -1));
-  std::error_code error;
-  std::filesystem::remove_all(folder_, error);
+Rendezvous::~Rendezvous() {
+  if (page_fd_ >= 0) close(page_fd_);
 }
 
 int Rendezvous::TakePage() { return std::exchange(page_fd_, -1); }

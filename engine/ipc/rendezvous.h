@@ -12,26 +12,38 @@
 
 namespace stoch::ipc {
 
+// A folder of mode 0700 in $XDG_RUNTIME_DIR or /tmp, which is gone with this, and all that is in it.
+class PrivateFolder {
+ public:
+  PrivateFolder();  // Errors: DeviceError where the system refuses.
+  ~PrivateFolder();
+  PrivateFolder(const PrivateFolder&) = delete;
+  PrivateFolder& operator=(const PrivateFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
 // The gateway's side. Threads: that of the io_context.
 class Rendezvous {
  public:
-  // Makes the folder, mode 0700, in $XDG_RUNTIME_DIR or /tmp. Errors: DeviceError where the system refuses.
+  // Errors: DeviceError where the system refuses.
   explicit Rendezvous(boost::asio::io_context& io);
   // Removes the folder. What was met stays.
   ~Rendezvous();
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
 
-  const std::string& folder() const { return folder_; }
+  const std::string& folder() const { return folder_.path(); }
   // The descriptor of the crash page, once: who takes it owns it.
   int TakePage();
   // Hands over the socket of the first process of this user that connects, and which process that is.
   void Accept(std::function<void(int socket_fd, pid_t peer)> on_met);
 
  private:
-  void Remove();
-
-  std::string folder_;
+  PrivateFolder folder_;
   int page_fd_ = -1;
   boost::asio::local::stream_protocol::acceptor acceptor_;
 };

@@ -22,7 +22,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kProtocol = 3;
+constexpr int64_t kProtocol = 4;
 // Why rank 0 tells of a model.
 constexpr const char* kToLoad = "load";
 constexpr const char* kToDescribe = "describe";
@@ -167,7 +167,9 @@ std::string TextOf(const Answer& answer) {
   return Json{{"refused", answer.refused},
               {"host", answer.report.host},
               {"about", answer.report.about},
-              {"hop_us", answer.report.hop_us}}
+              {"hop_us", answer.report.hop_us},
+              {"stream_bytes", answer.report.stream_bytes},
+              {"kv_bytes", answer.report.kv_bytes}}
       .dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -175,8 +177,12 @@ Answer AnswerOf(const std::string& text, int rank) {
   try {
     const nlohmann::json json = ParseBoundedJson(text, "its answer");
     Answer answer{json.at("refused").get<std::string>(), {}};
-    answer.report = {rank, json.at("host").get<std::string>(), json.at("about").get<std::string>(),
-                     json.at("hop_us").get<double>()};
+    answer.report = {rank,
+                     json.at("host").get<std::string>(),
+                     json.at("about").get<std::string>(),
+                     json.at("hop_us").get<double>(),
+                     json.at("stream_bytes").get<int64_t>(),
+                     json.at("kv_bytes").get<int64_t>()};
     return answer;
   } catch (const std::exception& error) {
     throw LostRank(rank, std::string("answered what cannot be read: ") + error.what());
@@ -296,9 +302,16 @@ void RankJob::Open(const std::string& model, const ModelFiles& files, const Engi
                    std::span<const int64_t> layers) {
   Tell(kToLoad, model, files, options, layers);
   is_open_ = true;
+  hop_us_ = MeasureHop(link_, RowBytes(files.config));
 }
 
-void RankJob::Await() { (void)TakeAnswers(); }
+void RankJob::Await() {
+  reports_ = TakeAnswers();
+  RankReport own;
+  own.host = host_;
+  own.hop_us = hop_us_;
+  reports_.insert(reports_.begin(), std::move(own));
+}
 
 std::vector<RankReport> RankJob::Describe(const std::string& model, const ModelFiles& files,
                                           const EngineOptions& options, std::span<const int64_t> layers,
@@ -306,7 +319,11 @@ std::vector<RankReport> RankJob::Describe(const std::string& model, const ModelF
   Tell(kToDescribe, model, files, options, layers);
   const double hop_us = MeasureHop(link_, RowBytes(files.config));
   std::vector<RankReport> reports = TakeAnswers();
-  reports.insert(reports.begin(), RankReport{0, host_, about, hop_us});
+  RankReport own;
+  own.host = host_;
+  own.about = about;
+  own.hop_us = hop_us;
+  reports.insert(reports.begin(), std::move(own));
   return reports;
 }
 
@@ -332,9 +349,11 @@ void FollowJob(RankLink& link, const FollowerOptions& options) {
     const std::string text = TakeText(link, 0, RankLink::Wait::kIdle);
     if (text.empty()) return;
     FollowedModel followed;
-    Answer answer{"", {link.rank(), options.host, "", 0}};
+    Answer answer;
+    answer.report.rank = link.rank();
+    answer.report.host = options.host;
     const Opening opening = OpeningOf(text);
-    if (opening.purpose == kToDescribe) answer.report.hop_us = MeasureHop(link, opening.row_bytes);
+    answer.report.hop_us = MeasureHop(link, opening.row_bytes);
     try {
       EngineOptions engine;
       followed = Prepare(link, options, opening, &engine);
@@ -342,6 +361,8 @@ void FollowJob(RankLink& link, const FollowerOptions& options) {
         answer.report.about = options.describe(followed.files, *followed.backend, engine);
       } else {
         Load(link, engine, opening.lanes, &followed);
+        answer.report.stream_bytes = followed.model->weights().stream_bytes;
+        answer.report.kv_bytes = followed.model->kv_cache_bytes();
       }
     } catch (const InvalidInput& error) {
       answer.refused = error.what();

@@ -29,8 +29,10 @@ namespace stoch {
 struct RankReport {
   int rank = 0;
   std::string host;
-  std::string about;  // FollowerOptions::describe
+  std::string about;  // FollowerOptions::describe; "" of a model that is loaded
   double hop_us = 0;  // of a row of the residual stream to the next rank: half a way there and back
+  // Of a model that is loaded: weights that a step reads (DecoderWeights::stream_bytes), and the cache of keys and values.
+  int64_t stream_bytes = 0, kv_bytes = 0;
 };
 struct RankPlan {
   RankReport report;
@@ -62,6 +64,8 @@ class RankJob {
             std::span<const int64_t> layers);
   // Waits until all have loaded. Errors: InvalidInput in the words of the first that has not; the model is closed then.
   void Await();
+  // What all ranks have said of the model that was awaited last, rank 0 first, which says nothing of its bytes here.
+  const std::vector<RankReport>& reports() const { return reports_; }
   void Close();  // what is open
   // All ranks compare what must be the same, and say what Open would have them load; nothing is loaded. Closes what was
   // open. `about`: of rank 0. Errors: InvalidInput naming rank, host and fact; LostRank.
@@ -80,6 +84,8 @@ class RankJob {
   std::string build_, host_;
   std::vector<std::string> hosts_;  // of ranks 1, 2, ... that have answered
   bool is_open_ = false;
+  double hop_us_ = 0;  // from here
+  std::vector<RankReport> reports_;
   std::jthread alive_;  // tells that
 };
 

@@ -99,6 +99,9 @@ class JobRunner {
     // Of its devices together, as it saw them last; 0: not known.
     int64_t device_bytes = 0;
     int64_t device_used_bytes = 0;  // by all processes
+    // On ranks: of a row from each one to the next, from the last one to rank 0.
+    std::vector<double> hop_seconds = {};
+    double rank_waited_seconds = 0;  // that all rank 0s of it have waited for rows of other ranks, so far
   };
   // So far.
   struct Faults {
@@ -106,6 +109,8 @@ class JobRunner {
     int64_t replays = 0;      // of jobs, after a loss
     int64_t refused = 0;      // jobs that were blamed for losses
     int64_t preemptions = 0;  // jobs that gave the pages of their cache back for older ones, and went on later
+    int64_t ranks_lost =
+        0;  // launched workers that ended, any of whose ranks may have been the first, once they served
   };
 
   virtual ~JobRunner() = default;  // fails what is left

@@ -70,6 +70,16 @@ struct Metrics::State {
                                                 .Help("Memory of a worker's devices; used: by all processes")
                                                 .Register(registry);
   Counter& restarts = AddCounter("stoch_worker_restarts_total", "Workers that were lost and started again");
+  Counter& ranks_lost =
+      AddCounter("stoch_ranks_lost_total", "Workers on ranks that were lost while they served, whichever rank it was");
+  prometheus::Family<Gauge>& hops = prometheus::BuildGauge()
+                                        .Name("stoch_rank_hop_seconds")
+                                        .Help("A row from one rank to another, as measured when the model was loaded")
+                                        .Register(registry);
+  prometheus::Family<Counter>& rank_waits = prometheus::BuildCounter()
+                                                .Name("stoch_rank_waited_seconds_total")
+                                                .Help("Seconds that rank 0 waited for rows of the last rank")
+                                                .Register(registry);
   Counter& replays = AddCounter("stoch_sequences_replayed_total", "Sequences that went on after the loss of a worker");
   Counter& preemptions = AddCounter("stoch_sequences_preempted_total",
                                     "Sequences that gave their pages back for older ones, to go on later");
@@ -108,6 +118,7 @@ void Metrics::SetDroppedLogLines(uint64_t lines) {
 }
 void Metrics::SetFaults(const JobRunner::Faults& faults) {
   state_->SetTotal(state_->restarts, static_cast<double>(faults.restarts));
+  state_->SetTotal(state_->ranks_lost, static_cast<double>(faults.ranks_lost));
   state_->SetTotal(state_->replays, static_cast<double>(faults.replays));
   state_->SetTotal(state_->preemptions, static_cast<double>(faults.preemptions));
   state_->SetTotal(state_->blamed, static_cast<double>(faults.refused));
@@ -119,6 +130,17 @@ void Metrics::SetWorkers(const std::vector<JobRunner::Worker>& workers) {
     };
     set("total", workers[i].device_bytes);
     set("used", workers[i].device_used_bytes);
+    const std::vector<double>& hops = workers[i].hop_seconds;
+    for (size_t from = 0; from < hops.size(); ++from) {
+      state_->hops
+          .Add({{"worker", std::to_string(i)},
+                {"from", std::to_string(from)},
+                {"to", std::to_string((from + 1) % hops.size())}})
+          .Set(hops[from]);
+    }
+    if (hops.empty()) continue;
+    state_->SetTotal(state_->rank_waits.Add({{"worker", std::to_string(i)}, {"rank", std::to_string(hops.size() - 1)}}),
+                     workers[i].rank_waited_seconds);
   }
 }
 void Metrics::SetBuild(const std::string& version, const std::string& commit) {

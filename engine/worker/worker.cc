@@ -96,6 +96,8 @@ struct Worker::State {
   ipc::FromWorker turn;  // what it has for the gateway
   std::chrono::steady_clock::time_point memory_looked;
   int64_t preemptions = 0;                 // that the gateway knows of
+  double rank_waited_seconds = 0;          // likewise
+  std::function<double()> rank_waits;      // Model::rank_waited_seconds
   std::unordered_set<uint64_t> compiling;  // jobs that wait for their grammar
   GuideMaker make_guide;                   // of the engine; empty: it has none
   bool has_run = false;                    // since the heap was given back
@@ -272,6 +274,10 @@ void Worker::State::SendTurn() {
   turn.set_kv_usage(load.kv_usage);
   const int64_t so_far = scheduler->faults().preemptions;
   turn.set_preemptions(so_far - std::exchange(preemptions, so_far));
+  if (rank_waits) {
+    const double waited = rank_waits();
+    turn.set_rank_waited_seconds(waited - std::exchange(rank_waited_seconds, waited));
+  }
   channel->Send(turn);
   turn.Clear();
 }
@@ -322,6 +328,7 @@ void Worker::Serve(Engine& engine, const RunnerOptions& options, const Model& mo
   ipc::FromWorker hello;
   state.LookAtMemory(engine, &hello);  // before it is the scheduler's
   state.make_guide = engine.options().make_guide;
+  state.rank_waits = model.rank_waited_seconds;
   Scheduler scheduler(engine, all, std::move(hooks));
   {
     const std::lock_guard lock(state.mutex);
@@ -331,6 +338,7 @@ void Worker::Serve(Engine& engine, const RunnerOptions& options, const Model& mo
   hello.mutable_hello()->set_max_sequences(engine.options().max_sequences);
   hello.mutable_hello()->set_repeatable(engine.options().precision != Precision::kFp16);
   ipc::SetParts(model.parts, hello.mutable_hello());
+  hello.mutable_hello()->mutable_hop_seconds()->Assign(model.hop_seconds.begin(), model.hop_seconds.end());
   state.channel->Send(hello);
   while (!state.gone && scheduler.failure() == nullptr) std::this_thread::sleep_for(kLook);
   {

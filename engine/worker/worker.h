@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/engine.h"
 #include "engine/request/job_runner.h"
@@ -32,6 +33,9 @@ class Worker {
   struct Model {
     ModelParts parts;
     std::function<void()> check;
+    // On ranks: seconds of a hop from each rank to the next, and those that rank 0 has waited for rows, so far.
+    std::vector<double> hop_seconds;
+    std::function<double()> rank_waited_seconds;
   };
   // Serves the engine until the gateway is gone. Nobody else uses it meanwhile.
   // Errors: what ended the engine, or the check's; the gateway has been told of no job's end by it.

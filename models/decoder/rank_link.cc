@@ -226,8 +226,12 @@ std::optional<RankPiece> TakePiece(RankLink& link, uint64_t number, const PassSh
   if (message.head.kind == Kind::kClose) return std::nullopt;
   if (message.head.kind != Kind::kPiece) throw LostRank(0, "sent something else than a piece of a pass");
   CheckNumber(message, 0, number);
-  std::vector<int32_t> words(message.content().size() / sizeof(int32_t));
-  std::memcpy(words.data(), message.content().data(), words.size() * sizeof(int32_t));
+  const std::span<const std::byte> content = message.content();
+  if (content.empty() || content.size() % sizeof(int32_t) != 0) {
+    throw LostRank(0, "sent a piece of a pass of " + std::to_string(content.size()) + " bytes");
+  }
+  std::vector<int32_t> words(content.size() / sizeof(int32_t));
+  std::memcpy(words.data(), content.data(), content.size());
   try {
     return UnpackPiece(std::move(words), shape, vocab_size);
   } catch (const InvalidInput& error) {
@@ -259,7 +263,9 @@ void SendRefusal(RankLink& link, int to, uint64_t number, const std::string& ref
 
 std::string TakeRows(RankLink& link, int from, uint64_t number, std::span<float> rows, int64_t cols,
                      std::span<const int32_t> output_rows) {
+  const auto begin = std::chrono::steady_clock::now();
   const Message message = TakeMessage(link, from, std::max(rows.size_bytes(), kMaxTextBytes), RankLink::Wait::kLimit);
+  link.AddWaited(std::chrono::steady_clock::now() - begin);
   const Kind kind = message.head.kind;
   const bool is_whole = kind == Kind::kRows, is_refusal = kind == Kind::kRefusal;
   if (!is_whole && !is_refusal && kind != Kind::kOutputs) throw LostRank(from, "sent something else than rows");

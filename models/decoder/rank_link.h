@@ -7,6 +7,7 @@
 // them back to rank 0. Numbers travel as they are in memory: float32, little-endian, all bits.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -75,7 +76,12 @@ class RankLink {
     if (on_heartbeat_) on_heartbeat_(where);
   }
 
+  // Seconds that TakeRows has waited for rows of other ranks. Threads: any.
+  double waited_seconds() const { return std::chrono::duration<double>(std::chrono::nanoseconds(waited_ns_)).count(); }
+  void AddWaited(std::chrono::nanoseconds time) { waited_ns_ += time.count(); }
+
  private:
+  std::atomic<int64_t> waited_ns_ = 0;
   int heartbeat_to_ = -1;
   std::chrono::steady_clock::time_point last_heartbeat_ = {};
   std::function<void(const std::string&)> on_heartbeat_;

@@ -136,6 +136,17 @@ TEST_F(RanksCli, VerifyComparesTheRanksWithOneProcess) {
   EXPECT_NE(result.out.find("2 of 2 checks passed"), std::string::npos) << result.out;
 }
 
+TEST_F(RanksCli, BenchHoldsAStepAgainstTheBytesOfAllRanks) {
+  const auto words = WithDemo("bench", {"--precision", "sc", "-p", "0", "-n", "4", "-r", "1", "--quiet", "-o", "json"});
+  const auto bytes = [](const ProcessResult& result) {
+    const nlohmann::json json = ExpectJson(result);
+    return json["results"][0]["floor_ms"].get<double>() * json["read_bytes_per_s"].get<double>() / 1000;
+  };
+  const double alone = bytes(RunStoch(words));
+  EXPECT_GT(alone, 100'000);
+  EXPECT_NEAR(bytes(RunRanks(2, OnRanks(words))), alone, 1);
+}
+
 TEST_F(RanksCli, InspectSaysWhatEachRankWouldHold) {
   const auto words = WithDemo("inspect", {"--context", "256", "--quiet"});
   auto as_json = words;
@@ -229,11 +240,14 @@ TEST_F(RanksCli, WhatChangesOnItsWayIsRefusedByName) {
   const fs::path program = CopyProgram(folder / "faulty");
   fs::copy_file(STOCH_FAULTY_MPI, program.parent_path() / "libstoch_mpi.so", fs::copy_options::overwrite_existing);
   const auto words = WithDemo("generate", {"--prompt", "Once upon a time", "--max-tokens", "16", "--quiet"});
+  // As the model is opened: round trips with the rank before and with the next one, one more than are measured.
+  constexpr int kHopMessages = 2 * 21;
   const auto run = [&](const std::string& rank, const std::string& fault) {
-    WriteFile(folder / "rank", "#!/bin/sh\nshift\nexport STOCH_TEST_MPI=" +
-                                   Quoted(fs::path(StochBinary()).parent_path() / "libstoch_mpi.so") +
-                                   " STOCH_TEST_MPI_RANK=" + rank + " STOCH_TEST_MPI_FAULT=" + fault +
-                                   " STOCH_TEST_MPI_FIRST=7\nexec " + Quoted(program) + " \"$@\"\n");
+    WriteFile(
+        folder / "rank",
+        "#!/bin/sh\nshift\nexport STOCH_TEST_MPI=" + Quoted(fs::path(StochBinary()).parent_path() / "libstoch_mpi.so") +
+            " STOCH_TEST_MPI_RANK=" + rank + " STOCH_TEST_MPI_FAULT=" + fault +
+            " STOCH_TEST_MPI_FIRST=" + std::to_string(kHopMessages + 7) + "\nexec " + Quoted(program) + " \"$@\"\n");
     fs::permissions(folder / "rank", fs::perms::owner_all);
     return RunRanks(3, OnRanks(words, {"--rank-limit", "2"}), folder / "rank");
   };

@@ -261,9 +261,9 @@ class Bench {
         result.fill_ms = decode.fill_ms();
       }
       result.tokens = test.prompt > 0 ? test.prompt : test.batch;
-      result.floor_ms = test.prompt > 0
-                            ? PromptFloor(*engine, test, environment_.device_name)
-                            : DecodeFloor(*engine, test, options_.decode_tokens, environment_.read_bytes_per_s);
+      result.floor_ms =
+          test.prompt > 0 ? PromptFloor(*engine, test, environment_.device_name)
+                          : DecodeFloor(*engine, test, options_.decode_tokens, environment_.read_bytes_per_s, Ranks());
       results_.push_back(result);
     }
     bar.Update(total, total);
@@ -287,6 +287,10 @@ class Bench {
   static constexpr int64_t kWarmUpPasses = 4;  // of a long prompt
 
   Device device() const { return backend_->devices()[0]; }
+  std::span<const RankReport> Ranks() const {
+    const RankJob* job = options_.device.ranks.job;
+    return job == nullptr ? std::span<const RankReport>() : job->reports();
+  }
 
   std::vector<DeviceInfo> Infos() const {
     std::vector<DeviceInfo> infos;

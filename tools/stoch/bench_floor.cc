@@ -53,13 +53,19 @@ double MacsPerToken(const Engine& engine) {
 
 }  // namespace
 
-double DecodeFloor(const Engine& engine, const BenchCase& test, int64_t steps, double read_bytes_per_s) {
+double DecodeFloor(const Engine& engine, const BenchCase& test, int64_t steps, double read_bytes_per_s,
+                   std::span<const RankReport> ranks) {
   if (read_bytes_per_s <= 0) return 0;
+  int64_t stream_bytes = 0, kv_bytes = 0;  // of other ranks
+  for (const RankReport& rank : ranks) {
+    stream_bytes += rank.stream_bytes;
+    kv_bytes += rank.kv_bytes;
+  }
   const double kv_per_token =
-      static_cast<double>(engine.model().kv_cache_bytes()) / static_cast<double>(engine.shape().kv_tokens);
+      static_cast<double>(engine.model().kv_cache_bytes() + kv_bytes) / static_cast<double>(engine.shape().kv_tokens);
   const double positions = static_cast<double>(test.depth) + static_cast<double>(steps + 1) / 2;
   // Each row's matrices are read where its position is, its keys and values where theirs are.
-  const double bytes = static_cast<double>(engine.model().weights().stream_bytes) / RowDevices(engine) +
+  const double bytes = static_cast<double>(engine.model().weights().stream_bytes + stream_bytes) / RowDevices(engine) +
                        static_cast<double>(test.batch) * positions * kv_per_token / DevicesAtOnce(engine);
   return 1000 * bytes / read_bytes_per_s;
 }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A worker on ranks that a launcher starts, as `stoch serve --launch` has it: whatever part of the job is lost while clients
 // read, every answer is the one of a server without ranks, and nothing is left.
+//   STOCH_LOSSES, STOCH_LOSSES_REPORT   so many losses by turns, and a file for what came of them
+//   STOCH_TEST_LAUNCH, STOCH_TEST_RANKS   the words of another launcher, and how many ranks it starts (tests/tools/ranks/hosts)
+//   STOCH_TEST_CUT   a command that cuts the last host off with the argument down, and joins it again with up
 
 #include <gtest/gtest.h>
 
@@ -24,9 +27,10 @@ std::string TextOf(const fs::path& path) {
 }
 
 struct Process {
-  pid_t pid = 0, parent = 0;
+  pid_t pid = 0;
   char state = 0;
-  std::string rank;  // "" of a launcher
+  std::string rank;   // "" of a launcher
+  std::string words;  // of its command, each with a zero after it
 };
 
 std::vector<Process> Processes() {
@@ -41,7 +45,8 @@ std::vector<Process> Processes() {
     Process process;
     process.pid = std::stoi(name);
     std::istringstream rest(stat.substr(name_end + 2));
-    rest >> process.state >> process.parent;
+    rest >> process.state;
+    process.words = TextOf(entry.path() / "cmdline");
     const std::string environment = std::string(1, '\0') + TextOf(entry.path() / "environ");
     for (const char* variable : {"OMPI_COMM_WORLD_RANK=", "PMI_RANK="}) {
       const size_t at = environment.find(std::string(1, '\0') + variable);
@@ -54,23 +59,30 @@ std::vector<Process> Processes() {
   return all;
 }
 
-// A launcher and all that it started, by what they are.
+size_t NumRanks() { return static_cast<size_t>(NumberFromEnvironment("STOCH_TEST_RANKS", 2)); }
+
+// A launcher and its ranks, whatever started them in between: they have the folder in common where rank 0 meets the gateway.
 struct RunningJob {
   pid_t launcher = 0;
   std::vector<pid_t> ranks;  // by their number
 
-  explicit RunningJob(pid_t of) : launcher(of), ranks(2, 0) {
+  explicit RunningJob(pid_t of) : launcher(of), ranks(NumRanks(), 0) {
     const std::vector<Process> all = Processes();
-    std::vector<pid_t> family = {of};
-    for (size_t i = 0; i < family.size(); ++i) {
-      for (const Process& process : all) {
-        if (process.parent != family[i]) continue;
-        family.push_back(process.pid);
-        if (process.rank == "0" || process.rank == "1") ranks[process.rank == "1" ? 1 : 0] = process.pid;
-      }
+    std::string gateway;  // its folder
+    for (const Process& process : all) {
+      const std::string option = std::string("--gateway") + '\0';
+      const size_t at = process.pid == of ? process.words.find(option) : std::string::npos;
+      if (at != std::string::npos) gateway = process.words.c_str() + at + option.size();
+    }
+    for (const Process& process : all) {
+      if (gateway.empty() || process.rank.empty() || process.words.find(gateway) == std::string::npos) continue;
+      const auto rank = static_cast<size_t>(std::stoi(process.rank));
+      if (rank < ranks.size()) ranks[rank] = process.pid;
     }
   }
-  bool is_whole() const { return ranks[0] != 0 && ranks[1] != 0; }
+  bool is_whole() const {
+    return std::all_of(ranks.begin(), ranks.end(), [](pid_t pid) { return pid != 0; });
+  }
   // Within so long no process of it is there any more.
   bool IsGone(seconds limit) const {
     const auto deadline = Clock::now() + limit;
@@ -79,7 +91,9 @@ struct RunningJob {
       return std::any_of(all.begin(), all.end(),
                          [pid](const Process& process) { return process.pid == pid && process.state != 'Z'; });
     };
-    for (const pid_t pid : {launcher, ranks[0], ranks[1]}) {
+    std::vector<pid_t> processes = ranks;
+    processes.push_back(launcher);
+    for (const pid_t pid : processes) {
       while (is_there(pid)) {
         if (Clock::now() > deadline) return false;
         std::this_thread::sleep_for(milliseconds(20));
@@ -89,25 +103,62 @@ struct RunningJob {
   }
 };
 
-// Folders where gateways and workers meet, and that nobody has removed.
-size_t LeftFolders() {
-  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
-  size_t left = 0;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(runtime == nullptr ? "/tmp" : runtime, error)) {
-    left += fs::exists(entry.path() / "page", error) && fs::exists(entry.path() / "socket", error) ? 1 : 0;
+// Folders of Open MPI's launchers in /tmp.
+std::vector<std::string> LeftSessions(const std::vector<pid_t>& launchers) {
+  std::vector<std::string> left;
+  for (const auto& entry : fs::directory_iterator("/tmp")) {
+    if (!entry.path().filename().string().starts_with("ompi.")) continue;
+    for (const pid_t pid : launchers) {
+      const fs::path session = entry.path() / ("pid." + std::to_string(pid));
+      if (fs::exists(session)) left.push_back(session);
+    }
   }
   return left;
 }
 
+// One way to lose part of a job.
+struct Loss {
+  std::string name;
+  size_t part = 0;    // a rank, or the launcher after the last one
+  int signal = 0;     // 0: the network of the last rank is cut
+  seconds limit{10};  // until all of the job is gone
+};
+
+std::vector<Loss> Losses() {
+  const size_t ranks = NumRanks();
+  std::vector<Loss> losses;
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    losses.push_back({"rank " + std::to_string(rank) + " is killed", rank, SIGKILL});
+  }
+  losses.push_back({"the last rank is stopped", ranks - 1, SIGSTOP});
+  losses.push_back({"the launcher is killed", ranks, SIGKILL});
+  losses.push_back({"the last rank crashes", ranks - 1, SIGSEGV});
+  // The others hear nothing of it for the least limit of an opening, and then end the job.
+  if (ranks > 2) losses.push_back({"rank 0 is stopped", 0, SIGSTOP, seconds(15)});
+  if (std::getenv("STOCH_TEST_CUT") != nullptr) losses.push_back({"the network is cut", ranks - 1, 0});
+  return losses;
+}
+
+bool TellNetwork(const char* what) {
+  return std::system((std::string(std::getenv("STOCH_TEST_CUT")) + " " + what).c_str()) == 0;
+}
+
 class LaunchedWorker : public WorkerFaults {
  protected:
-  void SetUp() override { STOCH_NEEDS_MPI(STOCH_BINARY); }
+  void SetUp() override {
+    STOCH_NEEDS_MPI(STOCH_BINARY);
+    setenv("XDG_RUNTIME_DIR", folder_.path().c_str(), 1);
+  }
 
-  static std::vector<std::string> Launch(const std::vector<std::string>& more = {}) {
-    std::vector<std::string> words = {"--launch", "mpirun -n 2", "--rank-limit", "2", "--stall-limit", "20"};
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
+  static std::vector<std::string> Launch() {
+    const char* launch = std::getenv("STOCH_TEST_LAUNCH");
+    return {"--launch", launch == nullptr ? "mpirun -n 2" : launch, "--rank-limit", "2", "--stall-limit", "20"};
+  }
+  // Folders of gateways and launchers that nobody has removed.
+  std::vector<std::string> LeftFolders() const {
+    std::vector<std::string> left;
+    for (const auto& entry : fs::recursive_directory_iterator(folder_.path())) left.push_back(entry.path());
+    return left;
   }
   // The job that serves, once it is another one than that of the launcher `lost`: a launcher that is gone counts as ready
   // until the gateway has heard of its end.
@@ -124,6 +175,40 @@ class LaunchedWorker : public WorkerFaults {
     const Json request = {{"prompt", "Once"}, {"max_tokens", 1}};
     return Call(port, "POST", "/v1/completions", request.dump()).Json()["system_fingerprint"];
   }
+  // A hop from each rank to the next, and waiting for the last one.
+  static void ExpectRankTimes(uint16_t port) {
+    const std::string text = Call(port, "GET", "/metrics").body;
+    const auto number = [&text](const std::string& series) {
+      const size_t at = text.find("\n" + series);
+      return at == std::string::npos ? -1 : std::stod(text.substr(text.find(' ', at + 1)));
+    };
+    const size_t ranks = NumRanks();
+    for (size_t from = 0; from < ranks; ++from) {
+      const double hop = number("stoch_rank_hop_seconds{from=\"" + std::to_string(from) + "\",to=\"" +
+                                std::to_string((from + 1) % ranks) + "\",worker=\"0\"");
+      EXPECT_GT(hop, 0) << from << "\n" << text;
+      EXPECT_LT(hop, 10);
+    }
+    EXPECT_GT(number("stoch_rank_waited_seconds_total{rank=\"" + std::to_string(ranks - 1) + "\",worker=\"0\""), 0)
+        << text;
+  }
+
+  // On standard output, and in the file STOCH_LOSSES_REPORT.
+  void Tell(const std::vector<Loss>& kinds, const std::vector<int64_t>& longest, int losses, int clients,
+            const Json& version) const {
+    Json report = {{"commit", version["commit"]},
+                   {"ranks", NumRanks()},
+                   {"losses", losses},
+                   {"clients", clients},
+                   {"answers", answers_},
+                   {"changed", wrong_.size()},
+                   {"longest_ms_until_gone", Json::object()}};
+    for (size_t i = 0; i < kinds.size(); ++i) report["longest_ms_until_gone"][kinds[i].name] = longest[i];
+    std::printf("%s\n", report.dump(1).c_str());
+    if (const char* file = std::getenv("STOCH_LOSSES_REPORT")) WriteFile(file, report.dump(1) + "\n");
+  }
+
+  const TempDir folder_;  // of gateways
 };
 
 TEST_F(LaunchedWorker, AnyPartOfItIsLostAndEveryAnswerIsThatOfOneProcess) {
@@ -135,43 +220,45 @@ TEST_F(LaunchedWorker, AnyPartOfItIsLostAndEveryAnswerIsThatOfOneProcess) {
     alone = AskedAlone(plain.port());
     fingerprint = Fingerprint(plain.port());
   }
-  const size_t folders = LeftFolders();
   Serving server(Launch());
   ASSERT_TRUE(server.Logs("ready")) << server.Log();
   const uint16_t port = server.port();
-  constexpr struct {
-    const char* name;
-    int part;  // of the job: 0, 1 a rank, 2 the launcher
-    int signal;
-  } kLosses[] = {{"rank 1 is killed", 1, SIGKILL},
-                 {"rank 0 is killed", 0, SIGKILL},
-                 {"rank 1 is stopped", 1, SIGSTOP},
-                 {"the launcher is killed", 2, SIGKILL},
-                 {"rank 1 crashes", 1, SIGSEGV}};
+  const std::vector<Loss> kinds = Losses();
   const int losses = NumberFromEnvironment("STOCH_LOSSES", 5);
   const int clients = NumberFromEnvironment("STOCH_FAULT_CLIENTS", 8);
-  std::chrono::milliseconds longest{0};
+  std::vector<int64_t> longest(kinds.size(), 0);  // ms until a job was gone
   pid_t lost = 0;
+  std::vector<pid_t> launchers;
   UnderLoad(port, alone, clients, [&] {
     for (int i = 0; i < losses; ++i) {
-      const auto& loss = kLosses[i % std::size(kLosses)];
-      SCOPED_TRACE(std::string("loss ") + std::to_string(i) + ": " + loss.name);
+      const size_t kind = static_cast<size_t>(i) % kinds.size();
+      const Loss& loss = kinds[kind];
+      SCOPED_TRACE("loss " + std::to_string(i) + ": " + loss.name);
       const RunningJob job = JobOf(port, lost);
       ASSERT_TRUE(job.is_whole()) << server.Log();
       lost = job.launcher;
+      launchers.push_back(lost);
       const double tokens = Metric(port, kTokens) + 40;
       const auto slowest = Clock::now() + seconds(60);
       while (Metric(port, kTokens) < tokens && Clock::now() < slowest) std::this_thread::sleep_for(milliseconds(10));
       std::this_thread::sleep_for(milliseconds(random_() % 200));
       const auto begin = Clock::now();
-      kill(loss.part == 2 ? job.launcher : job.ranks[static_cast<size_t>(loss.part)], loss.signal);
-      EXPECT_TRUE(job.IsGone(seconds(10))) << server.Log();
-      longest = std::max(longest, std::chrono::duration_cast<milliseconds>(Clock::now() - begin));
+      if (loss.signal == 0) {
+        ASSERT_TRUE(TellNetwork("down"));
+      } else {
+        kill(loss.part == job.ranks.size() ? job.launcher : job.ranks[loss.part], loss.signal);
+      }
+      EXPECT_TRUE(job.IsGone(loss.limit)) << server.Log();
+      longest[kind] = std::max(longest[kind], std::chrono::duration_cast<milliseconds>(Clock::now() - begin).count());
+      if (loss.signal == 0) {
+        ASSERT_TRUE(TellNetwork("up"));
+      }
     }
   });
-  std::printf("%d losses under %d clients: %d answers, %zu changed; a lost job was gone after at most %lld ms\n",
-              losses, clients, answers_, wrong_.size(), static_cast<long long>(longest.count()));
+  Tell(kinds, longest, losses, clients, Call(port, "GET", "/version").Json());
   EXPECT_GE(Metric(port, "stoch_worker_restarts_total"), losses);
+  EXPECT_EQ(Metric(port, "stoch_ranks_lost_total"), losses);
+  ExpectRankTimes(port);
   EXPECT_GT(Metric(port, "stoch_sequences_replayed_total"), 0);
   EXPECT_EQ(Metric(port, "stoch_sequences_refused_total"), 0);
   EXPECT_EQ(Fingerprint(port), fingerprint);
@@ -179,7 +266,8 @@ TEST_F(LaunchedWorker, AnyPartOfItIsLostAndEveryAnswerIsThatOfOneProcess) {
   server.Signal(SIGTERM);
   EXPECT_EQ(server.Wait(seconds(30)), 0) << server.Log();
   EXPECT_TRUE(job.IsGone(seconds(10)));
-  EXPECT_EQ(LeftFolders(), folders);
+  EXPECT_EQ(LeftFolders(), std::vector<std::string>()) << server.Log();
+  EXPECT_EQ(LeftSessions(launchers), std::vector<std::string>());
 }
 
 TEST_F(LaunchedWorker, ItEndsWithItsGateway) {

@@ -40,6 +40,24 @@ cleanup() {
   rm -rf "$work"
 }
 
+# join_host I: what it has as eth0 is up, with its address.
+join_host() {
+  ip -n "$switch" link set "port$1" master bridge up
+  ip -n "$(host_of "$1")" addr add "10.77.0.$1/24" dev eth0
+  ip -n "$(host_of "$1")" link set eth0 up
+}
+# slow_host I MS PERCENT: from now on its frames take so long each way, and so many are lost.
+slow_host() {
+  ip -n "$(host_of "$1")" link delete eth0
+  ip -n "$switch" tuntap add dev "port$1" mode tap
+  ip -n "$(host_of "$1")" tuntap add dev eth0 mode tap
+  "$source/tests/tools/ranks/relay.py" "$switch" "port$1" "$(host_of "$1")" eth0 "$2" "$3" >"$work/relay" 2>&1 &
+  for _ in $(seq 100); do
+    grep -q ready "$work/relay" && break
+    sleep 0.1
+  done
+  join_host "$1"
+}
 # make_hosts COUNT
 make_hosts() {
   local i
@@ -51,9 +69,7 @@ make_hosts() {
   for i in $(seq "$hosts"); do
     ip netns add "$(host_of "$i")"
     ip -n "$switch" link add "port$i" type veth peer name eth0 netns "$(host_of "$i")"
-    ip -n "$switch" link set "port$i" master bridge up
-    ip -n "$(host_of "$i")" addr add "10.77.0.$i/24" dev eth0
-    ip -n "$(host_of "$i")" link set eth0 up
+    join_host "$i"
     ip -n "$(host_of "$i")" link set lo up
   done
 }

@@ -78,6 +78,10 @@ void Serve(const Options& options, serve::Worker& worker) {
   model.parts["split"] = devices.split;
   // Some weights are read where their file is mapped; GPUs have a copy.
   if (engine->backend().devices().front().kind == DeviceKind::kCpu) model.check = check;
+  if (RankJob* job = options.engine.device.ranks.job; job != nullptr) {
+    for (const RankReport& rank : job->reports()) model.hop_seconds.push_back(rank.hop_us / 1e6);
+    model.rank_waited_seconds = [link = &job->link()] { return link->waited_seconds(); };
+  }
   serve::RunnerOptions runner;
   runner.prefix_reuse = options.engine.prefix_reuse;
   try {
