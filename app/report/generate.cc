@@ -76,7 +76,7 @@ void PrintSummary(Engine& engine, const GenerateRequest& request, const Generate
                   result.ids.size(), speed, timings.ttft_ms, request.prompt.size(),
                   FinishReasonName(result.finish_reason), engine.load_ms() / 1000,
                   PrecisionName(engine.options().precision), DeviceNames(engine), sc.empty() ? "" : ", ", sc));
-  if (engine.options().draft_tokens > 0) {
+  if (result.drafts.passes > 0) {
     const DraftCounts& drafts = result.drafts;
     PrintError(fmt::format("{} of {} guessed tokens were right, in {} passes\n", drafts.accepted, drafts.drafted,
                            drafts.passes));

@@ -56,6 +56,25 @@ def test_names_that_no_request_has(model: stoch.Model, options: dict[str, object
         model.generate("Once", **options)
 
 
+def test_names_of_the_hub(demo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """org/name[@revision] is what a client of the hub has left in its cache; nothing is downloaded."""
+    repository = tmp_path / "hub" / "models--some-org--Model_1.5"
+    snapshot = repository / "snapshots" / "0a1b2c"
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0a1b2c\n")
+    for file in Path(demo).iterdir():
+        (snapshot / file.name).symlink_to(file)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    for name in ("some-org/Model_1.5", "some-org/Model_1.5@main", "some-org/Model_1.5@0a1b2c"):
+        with stoch.load(name, device="cpu") as found:
+            assert found.generate("Once", max_tokens=2).model == "some-org/Model_1.5"
+    with pytest.raises(stoch.InvalidInput, match="hf download some-org/other"):
+        stoch.load("some-org/other", device="cpu")
+    with pytest.raises(stoch.InvalidInput, match="hf download some-org/Model_1.5 --revision v2"):
+        stoch.load("some-org/Model_1.5@v2", device="cpu")
+
+
 def test_whose_argument_it_is(model: stoch.Model) -> None:
     with pytest.raises(TypeError, match=r"Model.stream\(\) has no argument 'n'"):
         model.stream("Once", n=1)

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // stoch generate and stoch tokenize, as a user drives them.
 
+#include <algorithm>
 #include <regex>
 
+#include "tests/support/chat_python.h"
 #include "tests/support/shared_folder.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
@@ -146,6 +148,26 @@ TEST(GenerateCli, BadInputIsOneSentence) {
   ExpectRefused(generate({"--prompt", "a", "--sc", "stok_len=64"}), "stok_len");
   ExpectRefused(generate({"--chat", "--chat-template", "no-such-format"}), "chatml");
   ExpectRefused(RunStoch({"generate", "no/such-model", "--prompt", "a"}), "hf download no/such-model");
+}
+
+// With sampling that suits the demo, which is the model where none is named.
+TEST(ChatCli, IsAChatOfGenerate) {
+  STOCH_REQUIRE_JINJA();
+  const std::string lines = "Tell me a story about a cat.\nShe was hungry.\n";
+  const auto talk = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--device", "cpu", "--max-tokens", "12", "--quiet"});
+    const ProcessResult result = RunStoch(arguments, {.input = lines, .output = "", .interrupt_after_out = ""});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.err, "");
+    return result.out;
+  };
+  const std::string text = talk({"chat"});
+  EXPECT_GE(std::count(text.begin(), text.end(), '\n'), 2) << text;
+  EXPECT_EQ(text, talk({"generate", DemoModel(), "--chat", "--temperature", "0.6", "--top-p", "0.9",
+                        "--repetition-penalty", "1.1"}));
+  EXPECT_NE(text, talk({"chat", DemoModel(), "--seed", "5"}));
+  ExpectRefused(RunStoch({"chat", "/no/such/folder"}), "/no/such/folder");
+  ExpectRefused(RunStoch({"chat", "--prompt", "a"}), "--prompt");
 }
 
 // A model by its name on the hub is the folder that a client of the hub has left, and is served by that name.

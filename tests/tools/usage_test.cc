@@ -44,7 +44,7 @@ TEST(Usage, EverySubcommandTakesTheCommonOptions) {
     const std::string help = RunStoch({name, "--help"}).out;
     std::vector<std::string> options = {"--quiet", "--device",    "--device-map", "--max-memory",
                                         "--split", "--pass-rows", "--threads",    "--cpu-variant"};
-    if (name != "serve" && name != "worker") options.emplace_back("--json");  // they print no result
+    if (name != "serve" && name != "worker" && name != "chat") options.emplace_back("--json");  // they print no result
     for (const std::string& option : options) {
       EXPECT_NE(help.find("  " + option + " "), std::string::npos) << name << " " << option;
     }
@@ -91,7 +91,7 @@ TEST(Usage, CompletionIsAValidScript) {
 }
 
 TEST(Usage, WrongUsageIsOneSentence) {
-  ExpectRefused(RunStoch({}), "generate, bench");
+  ExpectRefused(RunStoch({}), "generate, chat, bench");
   ExpectRefused(RunStoch({"sing"}), "sing");
   ExpectRefused(RunStoch({"generate"}), "--model");
   ExpectRefused(RunStoch(WithDemo("generate", {"--modle", "x"})), "--modle");

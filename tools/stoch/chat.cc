@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "app/host/descriptors.h"
+#include "app/host/standard_error.h"
 #include "app/interrupt.h"
 #include "app/output.h"
 #include "app/report/generate.h"
@@ -77,6 +78,7 @@ ExitCode RunChat(Engine& engine, const Tokenizer& tokenizer, const Chat& chat, C
   GenerateCallbacks callbacks;
   callbacks.cancel = &InterruptFlag();
   callbacks.on_text = [](std::string_view text) { Print(text); };
+  if (terminal && !output.quiet) PrintError("Each line is a message. Ctrl-C ends an answer, Ctrl-D the chat.\n");
   while (const std::optional<Line> line = ReadInputLine(terminal)) {
     if (line->text.empty()) continue;
     messages.push_back(Message("user", line->text, chat));

@@ -19,9 +19,9 @@ namespace stoch::cli {
 namespace {
 
 constexpr CommandEntry kCommands[] = {
-    {"generate", AddGenerate}, {"bench", AddBench},       {"perplexity", AddPerplexity}, {"verify", AddVerify},
-    {"inspect", AddInspect},   {"tokenize", AddTokenize}, {"calibrate", AddCalibrate},   {"profile", AddProfile},
-    {"cost", AddCost},         {"sweep", AddSweep},       {"vectors", AddVectors},
+    {"generate", AddGenerate}, {"chat", AddChat},       {"bench", AddBench},       {"perplexity", AddPerplexity},
+    {"verify", AddVerify},     {"inspect", AddInspect}, {"tokenize", AddTokenize}, {"calibrate", AddCalibrate},
+    {"profile", AddProfile},   {"cost", AddCost},       {"sweep", AddSweep},       {"vectors", AddVectors},
 };
 
 }  // namespace

@@ -16,6 +16,7 @@ class App;
 namespace stoch::cli {
 
 CommandBody AddGenerate(CLI::App& command);
+CommandBody AddChat(CLI::App& command);
 CommandBody AddBench(CLI::App& command);
 CommandBody AddPerplexity(CLI::App& command);
 CommandBody AddInspect(CLI::App& command);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// stoch generate: text from a prompt, streamed, and chat.
+// stoch generate: text from a prompt, streamed, or a chat. stoch chat: the same chat by a name of its own.
 
 #include "engine/generate.h"
 
@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "app/common_options.h"
+#include "app/demo_model.h"
 #include "app/draft.h"
 #include "app/host/standard_error.h"
 #include "app/interrupt.h"
@@ -179,6 +180,22 @@ ExitCode Run(const Options& options) {
   return RunOnce(options, extra, *engine, *tokenizer, grammar, prompt);
 }
 
+// chat: the flag that they need; null: every run of the command is a chat.
+void AddConversation(CLI::App& command, Options* options, CLI::Option* chat) {
+  CLI::Option* const system = command.add_option("--system", options->system, "System message of the chat");
+  CLI::Option* const no_thinking = command.add_flag("--no-thinking", options->no_thinking,
+                                                    "Answers without reasoning, where the chat template can say so");
+  for (CLI::Option* option : {system, no_thinking}) {
+    if (chat != nullptr) option->needs(chat);
+  }
+  AddChatOptions(command, &options->chat_settings, chat);
+}
+
+void AddLength(CLI::App& command, Options* options) {
+  command.add_option("--max-tokens", options->max_tokens, "At most so many; default: up to the context")
+      ->check(CLI::Range(int64_t{0}, kMostTokens));
+}
+
 void AddSampling(CLI::App& command, Options* options) {
   SamplingOptions& sampling = options->sampling;
   command.add_option("--temperature", sampling.temperature, "0 = greedy")->capture_default_str();
@@ -211,13 +228,8 @@ CommandBody AddGenerate(CLI::App& command) {
   auto* file = command.add_option("--file", options->file, "A file with it; - or nothing: standard input");
   auto* chat = command.add_flag("--chat", options->chat, "Talk with the model, as its chat template says");
   auto* echo = command.add_flag("--echo", options->echo, "Print the prompt in front of the text");
-  command.add_option("--system", options->system, "System message of --chat")->needs(chat);
-  command
-      .add_flag("--no-thinking", options->no_thinking, "Answers without reasoning, where the chat template can say so")
-      ->needs(chat);
-  AddChatOptions(command, &options->chat_settings, chat);
-  command.add_option("--max-tokens", options->max_tokens, "At most so many; default: up to the context")
-      ->check(CLI::Range(int64_t{0}, kMostTokens));
+  AddConversation(command, options.get(), chat);
+  AddLength(command, options.get());
   AddSampling(command, options.get());
   command.add_option("--stop", options->stop, "End before this text; may be repeated")->allow_extra_args(false);
   command.add_flag("--ignore-eos", options->ignore_eos, "Go on past end-of-sequence tokens");
@@ -244,6 +256,33 @@ CommandBody AddGenerate(CLI::App& command) {
   }
   echo->excludes(command.get_option("--json"));
   return [options] { return RunOnRanks(&options->device, options->model.model, [options] { return Run(*options); }); };
+}
+
+CommandBody AddChat(CLI::App& command) {
+  command.description("A conversation with a model, a line each; the demo that comes with stoch where none is named");
+  command.footer(
+      "Examples:\n"
+      "  stoch chat\n"
+      "  echo 'Tell me a story about a dog who lost his ball.' | stoch chat --seed 7\n"
+      "  stoch chat DIR --system 'Be brief.' --temperature 0");
+  auto options = std::make_shared<Options>();
+  options->chat = true;
+  options->sampling.temperature = 0.6;
+  options->sampling.top_p = 0.9;
+  options->sampling.repeat_penalty = 1.1;
+  AddModelOptions(command, &options->model, true);
+  AddConversation(command, options.get(), nullptr);
+  AddLength(command, options.get());
+  AddSampling(command, options.get());
+  AddArithmeticOptions(command, &options->arithmetic);
+  AddSpeculationOptions(command, &options->speculation);
+  AddDeviceOptions(command, &options->device);
+  AddRankOptions(command, &options->device.ranks);
+  AddQuietOption(command, &options->output.quiet);
+  return [options] {
+    if (options->model.model.empty()) options->model.model = ModelPath("demo");
+    return RunOnRanks(&options->device, options->model.model, [options] { return Run(*options); });
+  };
 }
 
 }  // namespace stoch::cli

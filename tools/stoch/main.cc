@@ -82,6 +82,7 @@ int RunCommandLine(int argc, char** argv) {
   root.require_subcommand(0, 1);
   root.footer(
       "Examples:\n"
+      "  stoch chat\n"
       "  stoch generate --model demo --prompt 'Once upon a time'\n"
       "  stoch bench --model random:llama-3.2-1b\n"
       "  stoch COMMAND --help\n"
