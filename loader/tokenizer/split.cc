@@ -41,21 +41,34 @@ std::string PatternOf(const json& step, const std::string& where) {
 
 SplitStep MakeSplit(const json& step, const std::string& where) {
   const std::string behavior = StringMember(step, "behavior", where).value_or("");
-  if (behavior != "Isolated" && behavior != "Removed") {
-    throw InvalidInput(where + ": behavior: expected Isolated or Removed, got " + Quoted(behavior));
+  constexpr std::pair<std::string_view, SplitBehavior> kBehaviors[] = {
+      {"Isolated", SplitBehavior::kIsolated},
+      {"Removed", SplitBehavior::kRemoved},
+      {"MergedWithPrevious", SplitBehavior::kMergedWithPrevious}};
+  for (const auto& [name, value] : kBehaviors) {
+    if (behavior != name) continue;
+    return {Regex(PatternOf(step, where), where), value, BoolMember(step, "invert", where).value_or(false)};
   }
-  return {Regex(PatternOf(step, where), where),
-          behavior == "Isolated" ? SplitBehavior::kIsolated : SplitBehavior::kRemoved,
-          BoolMember(step, "invert", where).value_or(false)};
+  throw InvalidInput(where + ": behavior: expected Isolated, Removed or MergedWithPrevious, got " + Quoted(behavior));
 }
 
 void Apply(const SplitStep& step, bool /*first*/, Words& words) {
   std::vector<std::string_view> result;
   for (const std::string_view word : words.words) {
-    size_t done = 0;
+    size_t done = 0, last = 0;  // where the last word begins
+    bool may_grow = false;
     const auto add = [&](size_t begin, size_t end, bool matched) {
-      const bool keep = step.behavior == SplitBehavior::kIsolated || matched == step.invert;
-      if (keep && end > begin) result.push_back(word.substr(begin, end - begin));
+      if (end <= begin) return;
+      const bool is_match = matched != step.invert;
+      if (is_match && step.behavior == SplitBehavior::kRemoved) return;
+      const bool grows = is_match && may_grow && step.behavior == SplitBehavior::kMergedWithPrevious;
+      if (grows) {
+        result.back() = word.substr(last, end - last);
+      } else {
+        result.push_back(word.substr(begin, end - begin));
+        last = begin;
+      }
+      may_grow = !is_match;
     };
     for (const TextSpan& match : step.pattern.FindAll(word)) {
       add(done, match.begin, false);

@@ -16,8 +16,8 @@ namespace stoch {
 enum class PrefixScheme { kNever, kFirst, kAlways };
 
 // A Split step: matches of `pattern` (or what lies between them, if inverted) become words of their own; kRemoved
-// drops them.
-enum class SplitBehavior { kIsolated, kRemoved };
+// drops them, kMergedWithPrevious makes each the end of the word before it, where that is no match.
+enum class SplitBehavior { kIsolated, kRemoved, kMergedWithPrevious };
 struct SplitStep {
   Regex pattern;
   SplitBehavior behavior = SplitBehavior::kIsolated;

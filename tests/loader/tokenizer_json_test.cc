@@ -265,6 +265,13 @@ TEST(ByteLevelJson, SplitBehaviours) {
   EXPECT_EQ(Plain(*FromJson(file), "hello"), (Ids{kHe, 'o'}));
   split["invert"] = true;
   EXPECT_EQ(Plain(*FromJson(file), "hello"), (Ids{'l', 'l'}));
+  split["invert"] = false;
+  split["behavior"] = "MergedWithPrevious";
+  split["pattern"] = {{"String", "e"}};
+  EXPECT_EQ(Plain(*FromJson(file), "hello"), (Ids{kHe, kLl, 'o'}));
+  EXPECT_EQ(Plain(*FromJson(file), "heehe"), (Ids{kHe, 'e', kHe}));  // the second match has a match before it
+  split["pattern"] = {{"String", "h"}};
+  EXPECT_EQ(Plain(*FromJson(file), "hehe"), (Ids{'h', 'e', 'h', 'e'}));
   split = {{"type", "Digits"}, {"individual_digits", true}};
   EXPECT_EQ(Plain(*FromJson(file), "hell12"), (Ids{kHell, '1', '2'}));
 }
