@@ -199,6 +199,8 @@ void CheckAttentionOperands(const AttentionCall& call, int64_t tokens) {
   if (call.window < 0) {
     Reject(call.site, "a window of " + std::to_string(call.window) + ", expected 0 (none) or more");
   }
+  if (call.score_cap > 0 && !spec.smooths_qk)
+    Reject(call.site, "a cap of scores, with a cache that was not made for one");
   if (!call.dilated.empty()) CheckDilated(call);
   if (call.cache_layer < 0 || call.cache_layer >= spec.num_layers) {
     Reject(call.site,

@@ -93,6 +93,9 @@ struct AttentionCall {
   const NormHeadsCall* norm = nullptr;
   // In place of Exp of the softmax: e = max(table(s - m), 0), and 0 where s is -inf.
   const NonlinearTable* exp_table = nullptr;
+  // Scores become SoftCap(score, score_cap) of math/gated.h before the softmax; 0: they stay. Requires: a cache whose spec
+  // says smooths_qk.
+  float score_cap = 0;
   // As of a LinearCall.
   const AllGatherCall* gather = nullptr;
   // Rows of `out` that are no output rows of the pass may be left as they are. Requires: kPerToken or kExact.
@@ -106,6 +109,25 @@ struct AddBiasCall {
   Device device() const { return x.device; }
   TensorView x;
   TensorView bias;
+};
+
+// x[r, i] = GeluTanh(x[r, i]) * x2[r, i] (math/gated.h), the product rounded, in place: what SiLU makes in other families is
+// there a prologue of the next linear.
+// Shapes: x, x2 F32 [rows, n], dense rows, any row stride, apart from each other.
+struct GeluMulCall {
+  OpSite site;
+  Device device() const { return x.device; }
+  TensorView x;
+  TensorView x2;
+};
+
+// x[r, i] = SoftCap(x[r, i], cap) (math/gated.h), in place.
+// Shapes: x F32 [rows, n], dense rows, any row stride. Requires: cap > 0.
+struct SoftCapCall {
+  OpSite site;
+  Device device() const { return x.device; }
+  TensorView x;
+  float cap = 0;
 };
 
 // RMSNorm of every head of q and of k, in place: x * (1 / sqrt(mean(x^2) + eps)) * weight over head_dim, rounded as
@@ -231,6 +253,8 @@ struct AllGatherCall {
   OP(Attention)               \
   OP(AddBias)                 \
   OP(NormHeads)               \
+  OP(GeluMul)                 \
+  OP(SoftCap)                 \
   OP(Route)                   \
   OP(ExpertLinear)            \
   OP(CombineExperts)          \

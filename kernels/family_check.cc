@@ -39,6 +39,17 @@ void CheckNormHeads(const NormHeadsCall& call) {
   RequireDisjoint(call.site, call.q, call.k);
 }
 
+void CheckGeluMul(const GeluMulCall& call) {
+  RequireView(call.site, "x", call.x, call.x.device, DType::kF32, {kAnySize, kAnySize});
+  RequireView(call.site, "x2", call.x2, call.x.device, DType::kF32, {call.x.dim(0), call.x.dim(1)});
+  RequireDisjoint(call.site, call.x, call.x2);
+}
+
+void CheckSoftCap(const SoftCapCall& call) {
+  RequireView(call.site, "x", call.x, call.x.device, DType::kF32, {kAnySize, kAnySize});
+  if (!(call.cap > 0)) Reject(call.site, "a cap of " + std::to_string(call.cap) + ", expected more than 0");
+}
+
 void CheckRoute(const RouteCall& call) {
   const Device device = call.logits.device;
   RequireView(call.site, "logits", call.logits, device, DType::kF32, {kAnySize, kAnySize});

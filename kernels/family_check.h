@@ -10,6 +10,8 @@ namespace stoch {
 
 void CheckAddBias(const AddBiasCall& call);
 void CheckNormHeads(const NormHeadsCall& call);
+void CheckGeluMul(const GeluMulCall& call);
+void CheckSoftCap(const SoftCapCall& call);
 void CheckRoute(const RouteCall& call);
 void CheckExpertLinear(const ExpertLinearCall& call);
 void CheckCombineExperts(const CombineExpertsCall& call);

@@ -22,6 +22,7 @@ void CheckSameCaches(const RingAttentionCall& call) {
   for (size_t i = 0; i < call.parts.size(); ++i) {
     const AttentionCall& part = call.parts[i];
     const KvCacheSpec& spec = part.cache->spec();
+    if (part.score_cap > 0) Reject(call.site, "caps of scores, which no ring has");
     const std::string where = "the cache on " + DeviceName(part.cache->device());
     if (spec.stripes != count) {
       Reject(call.site, where + " has positions of one of " + std::to_string(spec.stripes) + " devices, expected of " +

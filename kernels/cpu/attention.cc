@@ -12,6 +12,7 @@
 #include "kernels/cpu/pass.h"
 #include "kernels/cpu/rope.h"
 #include "kernels/math/elementary.h"
+#include "kernels/math/gated.h"
 
 namespace stoch::cpu {
 namespace {
@@ -89,6 +90,11 @@ void Append(Context& context, const AttentionWork& work) {
 
 float ScoreScale(const KvCacheSpec& spec) {
   return static_cast<float>(1.0 / __builtin_sqrt(static_cast<double>(spec.head_dim)));
+}
+
+void AttentionWork::CapScores(float* scores, int64_t n) const {
+  if (call.score_cap <= 0) return;
+  for (int64_t i = 0; i < n; ++i) scores[i] = stoch::SoftCap(scores[i], call.score_cap);
 }
 
 void HideScores(float* scores, int64_t first) {

@@ -45,6 +45,9 @@ struct AttentionWork {
     return raw_q == nullptr ? q(row, head) : raw_q + row * raw_q_step + head * head_dim;
   }
 
+  // Scaled scores to those that the softmax sees (AttentionCall::score_cap).
+  void CapScores(float* scores, int64_t n) const;
+
   int64_t group() const { return num_heads / num_kv_heads; }  // query heads of a KV head
   // The first position that the row at `position` sees, and where the page of that begins.
   int64_t FirstSeen(int64_t position) const {

@@ -245,6 +245,7 @@ bool DilatedRows::Probabilities(int64_t n) {
   bool finite = true;
   if (seen.begin < seen.end) {
     float* p = s_.scores.data() + n * admitted_.size();
+    work_.CapScores(p + seen.begin, seen.end - seen.begin);
     const float largest = *std::max_element(p + seen.begin, p + seen.end);
     ExpSum(context_.simd, work_.call.exp_table, p + seen.begin, seen.end - seen.begin, largest);
     float lanes[kRowLanes] = {};

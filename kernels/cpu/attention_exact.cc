@@ -57,6 +57,7 @@ class Exact {
     const int64_t first = work_.FirstSeen(visible - 1);
     HideScores(scores, first);
     for (int64_t t = first; t < visible; ++t) scores[t] = scores[t] * work_.scale;
+    work_.CapScores(scores + first, visible - first);
     Softmax(simd_, scores, visible, work_.call.exp_table);
   }
 

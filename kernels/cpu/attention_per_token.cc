@@ -229,7 +229,9 @@ void PerToken::Score(const AttentionTile& tile, int64_t begin, int64_t end, Tile
 bool PerToken::Probabilities(const AttentionTile& tile, int64_t n, TileState* state, Scratch* s) {
   const int64_t visible = Visible(tile, n);
   float* p = state->scores.data() + n * tile.window();
-  HideScores(p, work_.FirstSeen(visible - 1));
+  const int64_t first = work_.FirstSeen(visible - 1);
+  HideScores(p, first);
+  work_.CapScores(p + first, visible - first);
   Softmax(context_.simd, p, visible, work_.call.exp_table);
   p_slots_.Observe(tile.first_row + n / group_, Head(tile, n), p, visible);
   // Pages before the window count nothing, and a ring does not bring them: their scales may be anything.
@@ -241,10 +243,8 @@ bool PerToken::Probabilities(const AttentionTile& tile, int64_t n, TileState* st
     const int64_t end = std::min(page + work_.page_tokens, visible);
     for (int64_t t = page; t < end; ++t) s->weighted[static_cast<size_t>(t)] = p[t] * v_scales[t - page];
   }
-  const RowQuantizer quantize(context_, av_, PositionChunks(visible));
   const ScQuantizer::Row row = state->p.row(n);
-  const bool finite = quantize(s->weighted.data(), row);
-  const int64_t first = work_.FirstSeen(visible - 1);
+  const bool finite = RowQuantizer(context_, av_, PositionChunks(visible))(s->weighted.data(), row);
   ReadRowCodes(av_, av_hardware_, kAvOperator, tile, n, row.codes, visible, first);
   std::fill(row.codes + visible, row.codes + tile.window(), uint8_t{0});
   state->p.Derive(av_, n);

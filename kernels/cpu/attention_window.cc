@@ -86,6 +86,7 @@ bool Score(Context& context, const AttentionWork& work, const Head& at, const At
     const int64_t first = work.FirstSeen(visible - 1);
     HideScores(row, first);
     for (int64_t t = first; t < visible; ++t) row[t] = row[t] * work.scale;
+    work.CapScores(row + first, visible - first);
     Softmax(context.simd, row, visible, work.call.exp_table);
     std::fill(row + visible, row + positions, 0.0f);
     p_slots->Observe(at.sequence.first_row + i, at.head, row, visible);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What some families do to the results of linears, in place: biases, and norms of the heads of q and k.
+// What some families do to the results of linears, in place: biases, norms of the heads of q and k, GELU, caps of logits.
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/rms_norm.h"
 #include "kernels/family_check.h"
+#include "kernels/math/gated.h"
 
 namespace stoch::cpu {
 
@@ -27,6 +28,23 @@ void NormHeads(Context& context, const NormHeadsCall& call) {
   context.pool.ParallelFor(call.q.dim(0), [&](int64_t row, int) {
     norm(call.q, call.q_weight, row);
     norm(call.k, call.k_weight, row);
+  });
+}
+
+void GeluMul(Context& context, const GeluMulCall& call) {
+  CheckGeluMul(call);
+  context.pool.ParallelFor(call.x.dim(0), [&](int64_t row, int) {
+    float* x = call.x.ptr<float>() + row * call.x.step(0);
+    const float* x2 = call.x2.ptr<const float>() + row * call.x2.step(0);
+    for (int64_t i = 0; i < call.x.dim(1); ++i) x[i] = GeluTanh(x[i]) * x2[i];
+  });
+}
+
+void SoftCap(Context& context, const SoftCapCall& call) {
+  CheckSoftCap(call);
+  context.pool.ParallelFor(call.x.dim(0), [&](int64_t row, int) {
+    float* x = call.x.ptr<float>() + row * call.x.step(0);
+    for (int64_t i = 0; i < call.x.dim(1); ++i) x[i] = stoch::SoftCap(x[i], call.cap);
   });
 }
 

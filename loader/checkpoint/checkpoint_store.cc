@@ -8,6 +8,7 @@
 #include "kernels/base/error.h"
 #include "loader/checkpoint/checkpoint.h"
 #include "loader/checkpoint/indexed_store.h"
+#include "loader/checkpoint/quantized/decoders.h"
 #include "loader/checkpoint/quantized_matrix.h"
 #include "loader/checkpoint/rotary_rows.h"
 #include "loader/config/decoder_tensors.h"
@@ -26,13 +27,28 @@ struct MatrixPlace {
   int64_t first_row = 0;
 };
 
+// 1 + w of norms that multiply by that, rounded once.
+class NormPlusOne final : public WeightDecoder {
+ public:
+  // Requires: a vector in F32, F16 or BF16 that outlives this.
+  explicit NormPlusOne(const WeightSource& source)
+      : stored_{static_cast<const std::byte*>(source.host), source.dtype} {}
+  void Decode(int64_t first, int64_t count, float* out) const override {
+    for (int64_t i = 0; i < count; ++i) out[i] = 1.0f + stored_[first + i];
+  }
+  int64_t StoredBytes(int64_t count) const override { return count * static_cast<int64_t>(DTypeSize(stored_.dtype)); }
+
+ private:
+  quantized::StoredFloats stored_;
+};
+
 // Where the numbers of a tensor of the model are: in one of the checkpoint, or made from several.
 struct Stored {
   std::vector<const CheckpointTensor*> tensors;
   std::unique_ptr<WeightDecoder> decoder;
-  int64_t first = 0;                             // element there
-  bool is_last = true;                           // nothing follows that tensors have, too
-  std::unique_ptr<RotaryRows> rotary = nullptr;  // in place of the numbers as they are stored
+  int64_t first = 0;                              // element there
+  bool is_last = true;                            // nothing follows that tensors have, too
+  std::unique_ptr<WeightDecoder> made = nullptr;  // in place of the numbers as they are stored
 
   WeightSource Source() const {
     WeightSource source;
@@ -88,9 +104,9 @@ class CheckpointStore final : public IndexedStore {
  private:
   WeightSource Source(size_t i) const override {
     const Stored& stored = stored_[i];
-    if (stored.rotary == nullptr) return stored.Source();
+    if (stored.made == nullptr) return stored.Source();
     WeightSource source;
-    source.decoder = stored.rotary.get();
+    source.decoder = stored.made.get();
     return source;
   }
 
@@ -149,11 +165,15 @@ class CheckpointStore final : public IndexedStore {
   void AddStored(const DecoderTensor& tensor, const MatrixPlace& place, TensorInfo info, Stored stored) {
     stored.first = place.first_row * tensor.shape.back();
     stored.is_last = tensor.shape.size() < 2 || place.first_row + tensor.shape.front() == place.shape.front();
-    if (tensor.is_rotated_part) {
+    if (tensor.is_rotated_part || tensor.adds_one) {
       WeightSource source = stored.Source();
-      source.rows = tensor.shape.front();
+      source.rows = tensor.is_rotated_part ? tensor.shape.front() : 1;
       source.cols = tensor.shape.back();
-      stored.rotary = std::make_unique<RotaryRows>(source, head_dim_, rotary_dim_);
+      if (tensor.adds_one) {
+        stored.made = std::make_unique<NormPlusOne>(source);
+      } else {
+        stored.made = std::make_unique<RotaryRows>(source, head_dim_, rotary_dim_);
+      }
       if (info.stored.empty()) info.stored = std::string(DTypeName(info.dtype));
       info.dtype = DType::kF32;
     }

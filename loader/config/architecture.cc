@@ -62,6 +62,22 @@ constexpr BlockVector kOutNorms[] = {
     {VectorId::kMlpOutNorm, "post_feedforward_layernorm", kHidden, BlockGroup::kDown},
 };
 
+// Norms in front of both halves of the block and behind them.
+constexpr BlockVector kFourNorms[] = {
+    {VectorId::kInputNorm, "input_layernorm", kHidden, BlockGroup::kQkv},
+    {VectorId::kAttentionOutNorm, "post_attention_layernorm", kHidden, BlockGroup::kGateUp},
+    {VectorId::kPostAttentionNorm, "pre_feedforward_layernorm", kHidden, BlockGroup::kGateUp},
+    {VectorId::kMlpOutNorm, "post_feedforward_layernorm", kHidden, BlockGroup::kDown},
+};
+constexpr BlockVector kSixNorms[] = {
+    {VectorId::kInputNorm, "input_layernorm", kHidden, BlockGroup::kQkv},
+    {VectorId::kQNorm, "self_attn.q_norm", kHeadDim, BlockGroup::kO},
+    {VectorId::kKNorm, "self_attn.k_norm", kHeadDim, BlockGroup::kO},
+    {VectorId::kAttentionOutNorm, "post_attention_layernorm", kHidden, BlockGroup::kGateUp},
+    {VectorId::kPostAttentionNorm, "pre_feedforward_layernorm", kHidden, BlockGroup::kGateUp},
+    {VectorId::kMlpOutNorm, "post_feedforward_layernorm", kHidden, BlockGroup::kDown},
+};
+
 constexpr Architecture kArchitectures[] = {
     {.model_type = "llama",
      .transformers_class = "LlamaForCausalLM",
@@ -162,6 +178,42 @@ constexpr Architecture kArchitectures[] = {
      .reads_attention_bias = true,
      .default_eos = 50279,
      .default_eps = 1e-5},
+    {.model_type = "gemma2",
+     .transformers_class = "Gemma2ForCausalLM",
+     .title = "Gemma 2",
+     .linears = kLinears,
+     .vectors = kFourNorms,
+     .reads_attention_bias = true,
+     .activation = Activation::kGeluTanh,
+     .adds_one_to_norms = true,
+     .scales_embedding = true,
+     .reads_caps = true,
+     .default_kv_heads = 4,
+     .default_head_dim = 256,
+     .default_tied = true,
+     .default_score_cap = 50,
+     .default_logit_cap = 30,
+     .default_eos = 1,
+     .window = WindowRule::kEvenLayers,
+     .default_window = 4096},
+    {.model_type = "gemma3_text",
+     .transformers_class = "Gemma3ForCausalLM",
+     .title = "Gemma 3",
+     .linears = kLinears,
+     .vectors = kSixNorms,
+     .reads_attention_bias = true,
+     .activation = Activation::kGeluTanh,
+     .adds_one_to_norms = true,
+     .scales_embedding = true,
+     .reads_caps = true,
+     .default_kv_heads = 4,
+     .default_head_dim = 256,
+     .default_tied = true,
+     .default_theta = 1e6,
+     .default_local_theta = 1e4,
+     .default_eos = 1,
+     .window = WindowRule::kPattern,
+     .default_window = 4096},
 };
 
 const Architecture* Find(std::string_view Architecture::*key, std::string_view value) {

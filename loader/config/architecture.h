@@ -57,7 +57,12 @@ enum class WindowRule : uint8_t {
   kEveryLayer,  // sliding_window is a number: every layer
   kFromLayer,   // use_sliding_window: layers from max_window_layers on
   kWhereUsed,   // use_sliding_window: every layer
+  kEvenLayers,  // sliding_window: layers 0, 2, 4, ...
+  kPattern,     // sliding_window: all but each sliding_window_pattern-th, which has RoPE of its own
 };
+
+// What the gate of a feed-forward network goes through before it multiplies.
+enum class Activation : uint8_t { kSilu, kGeluTanh };
 
 struct Architecture {
   std::string_view model_type;           // "llama"
@@ -84,16 +89,23 @@ struct Architecture {
   // RoPE turns the first dimensions of a head alone, where partial_rotary_factor says so, and may be of type longrope.
   bool has_phi_rope = false;
   bool reads_multipliers = false;  // embedding_multiplier, residual_multiplier, attention_multiplier, logits_scaling
+  Activation activation = Activation::kSilu;
+  bool adds_one_to_norms = false;        // checkpoints hold w of norms that multiply by 1 + w; GGUF files hold 1 + w
+  bool scales_embedding = false;         // by sqrt(hidden_size)
+  bool reads_caps = false;               // query_pre_attn_scalar, attn_logit_softcapping, final_logit_softcapping
   bool has_layers_without_rope = false;  // no_rope_layers and no_rope_layer_interval say which
   // What absent keys of config.json mean. 0: as many KV heads as heads; hidden_size / heads.
   int64_t default_kv_heads = 0;
   int64_t default_head_dim = 0;
   bool default_tied = false;
   double default_theta = 10000;
+  double default_local_theta = 0;  // WindowRule::kPattern: of layers with a window, rope_local_base_freq
+  double default_score_cap = 0;    // 0: none
+  double default_logit_cap = 0;
   int32_t default_eos = -1;  // -1: none
   double default_eps = 1e-6;
   WindowRule window = WindowRule::kNone;
-  int64_t default_window = 0;  // kEveryLayer, where the key is absent
+  int64_t default_window = 0;  // kEveryLayer, kEvenLayers, kPattern, where the key is absent
 };
 
 std::span<const Architecture> Architectures();  // Llama first

@@ -2,6 +2,7 @@
 #include "loader/config/decoder_config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -43,7 +44,7 @@ constexpr std::string_view kMeaningless[] = {
     "output_attentions", "output_hidden_states", "chunk_size_feed_forward", "tokenizer_padding_side",
     "tokenizer_model_max_length", "tf_legacy_loss", "is_llama_config", "transformers.js_config", "use_flash_attn",
     "hidden_dropout_prob", "attention_probs_dropout_prob", "max_window_layers", "sliding_window", "use_sliding_window",
-    "full_attn_mod", "interpolate_factor",
+    "full_attn_mod", "interpolate_factor", "cache_implementation",
 };
 // clang-format on
 
@@ -63,6 +64,18 @@ void CheckCode(const ConfigKeys& keys, const Architecture& row) {
   if (named) return;
   keys.Fail("auto_map: expected AutoModelForCausalLM of class " + std::string(row.transformers_class) + ", got " +
             Quoted(map->dump()));
+}
+
+// Newer families say hidden_activation, and may have both.
+void CheckActivation(const ConfigKeys& keys, const Architecture& row) {
+  const bool is_silu = row.activation == Activation::kSilu;
+  for (const char* key : {"hidden_act", "hidden_activation"}) {
+    const std::optional<std::string> activation = keys.String(key);
+    if (!activation || *activation == (is_silu ? "silu" : "gelu_pytorch_tanh")) continue;
+    if (is_silu && *activation == "swish") continue;
+    keys.Fail(std::string(key) + ": expected " + (is_silu ? "\"silu\"" : "\"gelu_pytorch_tanh\"") + ", got " +
+              Quoted(*activation) + "; it needs that activation");
+  }
 }
 
 const Architecture& ReadArchitecture(const ConfigKeys& keys) {
@@ -89,10 +102,7 @@ const Architecture& ReadArchitecture(const ConfigKeys& keys) {
     keys.Fail("expected model_type (" + KnownModelTypes() + ") or architectures, got neither");
   }
   CheckCode(keys, *row);
-  const std::string activation = keys.String("hidden_act").value_or("silu");
-  if (activation != "silu" && activation != "swish") {
-    keys.Fail("hidden_act: expected \"silu\", got " + Quoted(activation) + "; it needs a prologue of that activation");
-  }
+  CheckActivation(keys, *row);
   return *row;
 }
 
@@ -182,7 +192,7 @@ std::optional<std::vector<bool>> ParseLayerTypes(const ConfigKeys& keys, int64_t
 void ParseWindows(const ConfigKeys& keys, DecoderConfig* config) {
   const Architecture& row = *config->architecture;
   const auto layers = static_cast<size_t>(config->num_hidden_layers);
-  int64_t window = 0;
+  int64_t window = 0, period = row.window == WindowRule::kEvenLayers ? 2 : INT64_MAX;
   size_t first = 0;
   switch (row.window) {
     case WindowRule::kNone: break;
@@ -203,9 +213,14 @@ void ParseWindows(const ConfigKeys& keys, DecoderConfig* config) {
       if (!keys.IsNull("sliding_window")) window = keys.Integer("sliding_window", 1, kMaxWindow, 4096);
       first = static_cast<size_t>(keys.Integer("max_window_layers", 0, INT32_MAX, 28));
       break;
+    case WindowRule::kEvenLayers:
+    case WindowRule::kPattern:
+      window = keys.Integer("sliding_window", 1, kMaxWindow, row.default_window);
+      if (row.window == WindowRule::kPattern) period = keys.Integer("sliding_window_pattern", 1, INT32_MAX, 6);
+      break;
   }
   std::vector<bool> slides(layers, false);
-  for (size_t i = first; i < layers; ++i) slides[i] = window > 0;
+  for (size_t i = first; i < layers; ++i) slides[i] = window > 0 && (static_cast<int64_t>(i) + 1) % period != 0;
   if (const auto named = ParseLayerTypes(keys, config->num_hidden_layers)) {
     const bool any = std::find(named->begin(), named->end(), true) != named->end();
     if (any && window == 0)
@@ -215,6 +230,9 @@ void ParseWindows(const ConfigKeys& keys, DecoderConfig* config) {
       keys.Fail("layer_types: expected what sliding_window says of every layer, got something else");
     }
     slides = *named;
+  }
+  if (config->local_rope_theta > 0) {
+    for (const bool slide : slides) config->rope_layers.push_back(!slide);
   }
   // A window as long as the context hides nothing.
   if (window >= config->max_position_embeddings) return;
@@ -268,6 +286,24 @@ void ParseMultipliers(const ConfigKeys& keys, DecoderConfig* config) {
   config->logits_scaling = keys.Number("logits_scaling", 0, kMost, 1);
 }
 
+void ParseCaps(const ConfigKeys& keys, DecoderConfig* config) {
+  const Architecture& row = *config->architecture;
+  if (row.scales_embedding) config->embedding_multiplier = std::sqrt(static_cast<double>(config->hidden_size));
+  if (!row.reads_caps) return;
+  constexpr double kMost = 1e6;
+  const double scalar = keys.Number("query_pre_attn_scalar", 0, kMost, 256);
+  if (scalar != static_cast<double>(config->head_dim)) config->attention_multiplier = 1 / std::sqrt(scalar);
+  const auto cap = [&](const char* key, double usual) {
+    if (keys.IsNull(key) || (usual == 0 && keys.Find(key) == nullptr)) return 0.0;
+    return keys.Number(key, 0, kMost, usual);
+  };
+  config->score_cap = cap("attn_logit_softcapping", row.default_score_cap);
+  config->logit_cap = cap("final_logit_softcapping", row.default_logit_cap);
+  if (keys.Boolean("use_bidirectional_attention", false)) {
+    keys.Fail("use_bidirectional_attention: expected false, got true; it needs attention that is not causal");
+  }
+}
+
 void AddIds(const std::vector<int32_t>& ids, std::vector<int32_t>* to) {
   for (const int32_t id : ids) {
     if (std::find(to->begin(), to->end(), id) == to->end()) to->push_back(id);
@@ -300,6 +336,7 @@ DecoderConfig ParseDecoderConfig(std::string_view config_json, std::string_view 
   ParseWindows(keys, &config);
   ParseExperts(keys, &config);
   ParseMultipliers(keys, &config);
+  ParseCaps(keys, &config);
   FindQuantization(keys);  // of the files, not of the model; refused here where it is not read
   config.rms_norm_eps = keys.Number("rms_norm_eps", 0, 1, config.architecture->default_eps);
   config.tie_word_embeddings = keys.Boolean("tie_word_embeddings", config.architecture->default_tied);

@@ -30,14 +30,20 @@ struct DecoderConfig {
   int64_t rotary_dim = 0;  // first dimensions of a head that RoPE turns; 0: all of head_dim
   bool tie_word_embeddings = false;
   std::array<bool, kNumBlockGroups> biases = {};  // by BlockGroup: its linears have biases
-  std::vector<bool> rope_layers;                  // which layers have RoPE; empty: all
-  std::vector<int64_t> windows;                   // of each layer's sliding window, 0: none; empty: of no layer
+  // Which layers have the RoPE of rope_theta and rope_scaling; empty: all. Others have one of local_rope_theta, or none
+  // where that is 0.
+  std::vector<bool> rope_layers;
+  double local_rope_theta = 0;
+  std::vector<int64_t> windows;  // of each layer's sliding window, 0: none; empty: of no layer
   // Factors of the embedding's rows, of what each half of a block adds to the residual stream, and of scores in place of
   // 1 / sqrt(head_dim) (0: that); logits are divided by the last.
   double embedding_multiplier = 1;
   double residual_multiplier = 1;
   double attention_multiplier = 0;
   double logits_scaling = 1;
+  // x becomes cap * tanh(x / cap): of scores before the softmax, and of logits; 0: it stays.
+  double score_cap = 0;
+  double logit_cap = 0;
   // A mixture of experts.
   int64_t num_experts = 0;
   int64_t num_experts_per_tok = 0;
@@ -48,13 +54,14 @@ struct DecoderConfig {
   std::vector<int32_t> eos_token_ids;
 
   int64_t RotaryDim() const { return rotary_dim > 0 ? rotary_dim : head_dim; }
-  bool HasRope(int64_t layer) const { return rope_layers.empty() || rope_layers[static_cast<size_t>(layer)]; }
+  bool HasMainRope(int64_t layer) const { return rope_layers.empty() || rope_layers[static_cast<size_t>(layer)]; }
   int64_t WindowOf(int64_t layer) const { return windows.empty() ? 0 : windows[static_cast<size_t>(layer)]; }
   bool HasExperts(int64_t layer) const { return !sparse_layers.empty() && sparse_layers[static_cast<size_t>(layer)]; }
   bool HasExperts() const;      // in any layer
   bool HasDenseLayers() const;  // with a feed-forward network of intermediate_size
   // Whether what a half of a block adds is normed or scaled before it is added.
   bool HasBranches() const;
+  bool HasGelu() const { return architecture->activation == Activation::kGeluTanh; }
   bool NormsAllHeads() const;  // q, and k, of all heads together
   bool HasBias(BlockGroup group) const { return biases[static_cast<size_t>(group)]; }
 };

@@ -16,7 +16,9 @@ class LayerTensors {
     const Architecture& row = *config_.architecture;
     for (const BlockGroup group : kBlockGroups) {
       for (const BlockVector& vector : row.vectors) {
-        if (vector.before == group) Add(LayerTensorName(layer_, vector.tensor), {SizeOf(config_, vector.length)});
+        if (vector.before != group) continue;
+        Add(LayerTensorName(layer_, vector.tensor), {SizeOf(config_, vector.length)});
+        to_.back().adds_one = row.adds_one_to_norms;
       }
       const auto linears = LinearsOf(row, group);
       if (config_.HasExperts(layer_) && !linears.empty() && !linears.front().expert.empty()) {
@@ -89,6 +91,7 @@ std::vector<DecoderTensor> DecoderTensors(const DecoderConfig& config) {
   tensors.push_back({std::string(kEmbeddingName), {config.vocab_size, hidden}});
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) LayerTensors(config, layer, &tensors).AddAll();
   tensors.push_back({std::string(kFinalNormName), {hidden}});
+  tensors.back().adds_one = config.architecture->adds_one_to_norms;
   if (!config.tie_word_embeddings) tensors.push_back({std::string(kLmHeadName), {config.vocab_size, hidden}});
   return tensors;
 }

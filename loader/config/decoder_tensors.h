@@ -30,6 +30,7 @@ struct DecoderTensor {
   std::string fused = {};
   int64_t fused_first = 0;
   int64_t fused_rows = 0;        // of all of them
+  bool adds_one = false;         // the model has 1 + w of it, where a checkpoint of Hugging Face holds w
   bool is_rotated_part = false;  // its rows are heads of which RoPE turns config.rotary_dim dimensions alone
 };
 

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <iterator>
+#include <utility>
 
 #include "kernels/base/error.h"
 #include "loader/config/decoder_config.h"
@@ -125,6 +127,35 @@ DecoderConfig Olmo2() {
   return config;
 }
 
+// google/gemma-2-2b and -9b.
+DecoderConfig Gemma2(int64_t layers) {
+  DecoderConfig config;
+  config.architecture = FindArchitecture("gemma2");
+  config.vocab_size = 256000;
+  config.max_position_embeddings = 8192;
+  config.rms_norm_eps = 1e-6;
+  config.score_cap = 50;
+  config.logit_cap = 30;
+  for (int64_t layer = 0; layer < layers; ++layer) config.windows.push_back(layer % 2 == 0 ? 4096 : 0);
+  return config;
+}
+
+// google/gemma-3-1b-pt: every sixth layer sees all positions, with RoPE of its own.
+DecoderConfig Gemma3() {
+  DecoderConfig config;
+  config.architecture = FindArchitecture("gemma3_text");
+  config.vocab_size = 262144;
+  config.max_position_embeddings = 32768;
+  config.rms_norm_eps = 1e-6;
+  config.rope_theta = 1e6;
+  config.local_rope_theta = 1e4;
+  for (int layer = 0; layer < 26; ++layer) {
+    config.rope_layers.push_back(layer % 6 == 5);
+    config.windows.push_back(layer % 6 == 5 ? 0 : 512);
+  }
+  return config;
+}
+
 DecoderConfig WithEnds(DecoderConfig config, int32_t bos, int32_t eos) {
   config.bos_token_id = bos;
   config.eos_token_ids = {eos};
@@ -159,6 +190,13 @@ DecoderConfig Sized(DecoderConfig config, const Size& size) {
   return config;
 }
 
+// Gemma multiplies the rows of its embedding, which is the head, too.
+DecoderConfig ScaledEmbedding(DecoderConfig config) {
+  config.embedding_multiplier = std::sqrt(static_cast<double>(config.hidden_size));
+  config.tie_word_embeddings = true;
+  return WithEnds(std::move(config), 2, 1);
+}
+
 DecoderConfig Tied(DecoderConfig config) {
   config.tie_word_embeddings = true;
   return config;
@@ -178,6 +216,9 @@ const std::vector<NamedConfig>& Table() {
       {"phi-4", WithEnds(Sized(Phi(100352, 16384, 250000), {5120, 17920, 40, 40, 10, 128}), 100257, 100265)},
       {"smollm3-3b", WithEnds(Tied(Sized(SmolLM3(), {2048, 11008, 36, 16, 4, 128})), 128000, 128012)},
       {"granite-3.1-8b", WithEnds(Tied(Sized(Granite(), {4096, 12800, 40, 32, 8, 128})), 0, 0)},
+      {"gemma-2-2b", ScaledEmbedding(Sized(Gemma2(26), {2304, 9216, 26, 8, 4, 256}))},
+      {"gemma-2-9b", ScaledEmbedding(Sized(Gemma2(42), {3584, 14336, 42, 16, 8, 256}))},
+      {"gemma-3-1b", ScaledEmbedding(Sized(Gemma3(), {1152, 6912, 26, 4, 1, 256}))},
       {"olmo2-7b", WithEnds(Sized(Olmo2(), {4096, 11008, 32, 32, 32, 128}), 100257, 100257)},
       {"qwen2.5-7b", Sized(Qwen("qwen2", 152064, 32768), {3584, 18944, 28, 28, 4, 128})},
       {"qwen3-4b", Tied(Sized(Qwen("qwen3", 151936, 40960), {2560, 9728, 36, 32, 8, 128}))},

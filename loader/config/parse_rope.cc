@@ -162,6 +162,21 @@ void ParseRopeLayers(const ConfigKeys& keys, DecoderConfig* config) {
   if (std::find(has_rope.begin(), has_rope.end(), false) != has_rope.end()) config->rope_layers = std::move(has_rope);
 }
 
+// rope_parameters with an object for each type of layer, in place of keys of one for all and of one for windows.
+ConfigKeys RopeOfFullAttention(const ConfigKeys& object, DecoderConfig* config) {
+  constexpr const char* kLocal = "sliding_attention";
+  if (object.Find(kLocal) == nullptr) object.Fail(std::string(kLocal) + ": expected an object, got nothing");
+  const ConfigKeys local = object.Object(kLocal);
+  config->local_rope_theta = local.Number("rope_theta", 0, kMaxTheta, config->local_rope_theta);
+  if (const std::string type = local.String("rope_type").value_or("default"); type != "default") {
+    local.Fail("rope_type: expected \"default\" of layers with windows, got " + Quoted(type));
+  }
+  local.RefuseOthers({});
+  object.Find("full_attention");
+  object.RefuseOthers({});
+  return object.Object("full_attention");
+}
+
 }  // namespace
 
 void ParseRope(const ConfigKeys& keys, DecoderConfig* config) {
@@ -170,10 +185,14 @@ void ParseRope(const ConfigKeys& keys, DecoderConfig* config) {
   ParseRotaryDim(keys, config);
   ParseRopeLayers(keys, config);
   if (config->architecture->has_phi_rope) keys.Find(kOriginal);
+  const double local = config->architecture->default_local_theta;
+  if (local > 0) config->local_rope_theta = keys.Number("rope_local_base_freq", 0, kMaxTheta, local);
   std::optional<Rope> first;  // where both objects are there, as for old and new readers, they must agree
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     if (keys.Find(key) == nullptr) continue;
-    const ConfigKeys object = keys.Object(key);
+    const ConfigKeys whole = keys.Object(key);
+    const bool is_by_type = local > 0 && whole.Find("full_attention") != nullptr;
+    const ConfigKeys object = is_by_type ? RopeOfFullAttention(whole, config) : whole;
     const Rope rope = ParseObject(object, keys, config);
     if (has_theta && rope.theta != config->rope_theta) {
       object.Fail("rope_theta: expected the rope_theta next to it, got another value");

@@ -89,6 +89,13 @@ DecoderModel::DecoderModel(Backend& backend, const ModelFiles& files, const Deco
   if (placement.ranks > 1 && !placement.stripes.empty()) {
     throw InvalidInput("--ranks: positions that are dealt over devices (--split sequence) have all layers on one rank");
   }
+  if (!placement.stripes.empty() && config_.score_cap > 0) {
+    throw InvalidInput("--split sequence has no kernel for attn_logit_softcapping: give --split row");
+  }
+  if (config_.HasGelu() && !options.sc.tables.silu.name.empty()) {
+    throw InvalidInput("SC setting silu = " + options.sc.tables.silu.name + ": " + files.name +
+                       " has GELU in its place");
+  }
   if (!placement.stripes.empty()) CheckDealt(backend, options.precision, options.sc);
   if (options.precision == Precision::kSc && options.sc.dilated.enabled && !backend.has_dilated()) {
     throw InvalidInput("SC setting attention = dilated: the " + std::string(backend.name()) +

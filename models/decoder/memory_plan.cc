@@ -66,8 +66,8 @@ KvCacheSpec MakeKvCacheSpec(const DecoderConfig& config, Precision precision, co
   spec.page_tokens = kKvPageTokens;
   spec.num_pages = num_pages;
   spec.precision = precision == Precision::kFp16 ? Precision::kFp16 : Precision::kFp32;
-  // A table of exp, too, has the kernels for any setting alone (kernels/plan/attention/shape.cc).
-  spec.smooths_qk = precision == Precision::kSc && !sc.tables.softmax.name.empty();
+  // A table of exp and a cap of scores, too, have the kernels for any setting alone (kernels/plan/attention/shape.cc).
+  spec.smooths_qk = config.score_cap > 0 || (precision == Precision::kSc && !sc.tables.softmax.name.empty());
   if (precision == Precision::kSc && sc.attention != AttentionMode::kExact) {
     spec.mode = sc.attention;
     spec.qk = MakeScOperator(AttentionConfig(sc.at(ScOperatorId::kQk)));

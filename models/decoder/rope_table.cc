@@ -116,6 +116,14 @@ std::vector<float> MakeRopeTable(const DecoderConfig& config, int64_t rows, cons
 std::vector<float> MakeRopeTables(const DecoderConfig& config, int64_t rows, const Stripe& stripe) {
   std::vector<float> tables = MakeRopeTable(config, rows, stripe);
   if (NumRopeTables(config) == 1) return tables;
+  if (config.local_rope_theta > 0) {
+    DecoderConfig local = config;
+    local.rope_theta = config.local_rope_theta;
+    local.rope_scaling.reset();
+    const std::vector<float> table = MakeRopeTable(local, rows, stripe);
+    tables.insert(tables.end(), table.begin(), table.end());
+    return tables;
+  }
   for (int64_t row = 0; row < rows; ++row) {
     tables.insert(tables.end(), static_cast<size_t>(config.head_dim / 2), static_cast<float>(ScoreGain(config)));
     tables.insert(tables.end(), static_cast<size_t>(config.head_dim / 2), 0.0f);

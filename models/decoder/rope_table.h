@@ -25,8 +25,8 @@ std::vector<float> RopeInverseFrequencies(const DecoderConfig& config);
 // Shapes: [rows, head_dim], row-major: positions 0, 1, 2, ..., or those of a stripe.
 std::vector<float> MakeRopeTable(const DecoderConfig& config, int64_t rows, const Stripe& stripe = {});
 
-// The tables of a model: that one and, where layers have no RoPE, one after it of cosines 1 and sines 0, which leave q and k
-// as they are to the bit (but for the sign of a zero).
+// The tables of a model: that one and, where layers have another RoPE, one after it of local_rope_theta, or where they have
+// none, of cosines 1 and sines 0, which leave q and k as they are to the bit (but for the sign of a zero).
 inline int64_t NumRopeTables(const DecoderConfig& config) { return config.rope_layers.empty() ? 1 : 2; }
 // Shapes: [NumRopeTables, rows, head_dim].
 std::vector<float> MakeRopeTables(const DecoderConfig& config, int64_t rows, const Stripe& stripe = {});

@@ -216,8 +216,11 @@ void DecoderStage::RunHead(size_t lane, int64_t first, int64_t count, int64_t ou
     project.weights = {weights_.head[i].lm_head.get()};
     project.outs = {gather.from.back()};
     project.fault_rows = fault_rows;
-    project.only_largest = only_largest;
+    project.only_largest = only_largest && config_.logit_cap == 0;  // a cap may make equals of unequal logits
     backend_.Linear(project);
+    if (config_.logit_cap > 0) {
+      backend_.SoftCap({gather.site, gather.from.back(), static_cast<float>(config_.logit_cap)});
+    }
   }
   if (divided()) backend_.AllGather(gather);
 }

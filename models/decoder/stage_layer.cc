@@ -227,7 +227,7 @@ void DecoderStage::EndLayer(int cache_layer, const LayerRows& all_rows, bool is_
       ChooseExperts(parts_[i], shards[i], index, rows, i);
     } else {
       ProjectGateUp(parts_[i], shards[i], index, rows, i,
-                    announced(activation, true, shards[i].bias(BlockGroup::kGateUp)));
+                    announced(activation, !config_.HasGelu(), shards[i].bias(BlockGroup::kGateUp)));
     }
   }
   Gather(activation);
@@ -272,7 +272,7 @@ AttentionCall DecoderStage::Project(Part& part, const DecoderLayerShard& weights
   attention.v = Slice(qkv, 1, q_cols + kv_cols, kv_cols);
   const int64_t positions = RopeRows(options_.shape, part.shard);
   attention.rope = MatrixIn(part.workspace->rope, positions, config_.head_dim,
-                            config_.HasRope(index) ? 0 : positions * config_.head_dim);
+                            config_.HasMainRope(index) ? 0 : positions * config_.head_dim);
   attention.cache = part.cache.get();
   attention.cache_layer = cache_layer;
   attention.pass = piece.rows > 0 ? &part.pass(piece) : nullptr;
@@ -281,6 +281,7 @@ AttentionCall DecoderStage::Project(Part& part, const DecoderLayerShard& weights
   attention.dilated = dilated_;
   attention.first_head = part.shard.heads.begin;
   attention.exp_table = tables_.softmax.table.get();
+  attention.score_cap = static_cast<float>(config_.score_cap);
   if (weights.qk_smooth.bytes() > 0) {
     attention.qk_smooth = MatrixIn(weights.qk_smooth, part.shard.kv_heads.size(), config_.head_dim);
   }
@@ -319,6 +320,9 @@ void DecoderStage::ProjectGateUp(Part& part, const DecoderLayerShard& weights, i
   project.gather = gather;
   backend_.Linear(project);
   AddBias(site, out, weights.bias(BlockGroup::kGateUp));
+  if (!config_.HasGelu()) return;
+  const int64_t cols = part.shard.intermediate.size();
+  backend_.GeluMul({site, Slice(out, 1, 0, cols), Slice(out, 1, cols, cols)});
 }
 
 void DecoderStage::ProjectDown(Part& part, const DecoderLayerShard& weights, int layer, const LayerRows& rows,
@@ -335,9 +339,11 @@ void DecoderStage::ProjectDown(Part& part, const DecoderLayerShard& weights, int
   } else {
     const TensorView gate_up = MatrixIn(part.workspace->gate_up, hidden.dim(0), 2 * cols);
     project = ProjectGroup(site, Slice(gate_up, 1, 0, cols), down, out);
-    project.prologue = Prologue::kSiluMul;
-    project.table = tables_.silu.table.get();
-    project.x2 = Slice(gate_up, 1, cols, cols);
+    if (!config_.HasGelu()) {
+      project.prologue = Prologue::kSiluMul;
+      project.table = tables_.silu.table.get();
+      project.x2 = Slice(gate_up, 1, cols, cols);
+    }
   }
   project.add_to_out = !config_.HasBranches();
   project.fault_rows = rows.fault_rows;
@@ -425,13 +431,16 @@ AllGatherCall DecoderStage::GatherOfActivation(int layer, int64_t rows) const {
   AllGatherCall gather;
   if (!divided()) return gather;
   gather.site = {layer, GroupName(BlockGroup::kGateUp)};
-  gather.prologue = Prologue::kSiluMul;
-  gather.table = tables_.silu.table.get();
+  const bool has_gelu = config_.HasGelu();
+  if (!has_gelu) {
+    gather.prologue = Prologue::kSiluMul;
+    gather.table = tables_.silu.table.get();
+  }
   for (const Part& part : parts_) {
     const int64_t cols = (sparse ? part.shard.expert_intermediate : part.shard.intermediate).size();
     const TensorView gate_up = MatrixIn(part.workspace->gate_up, gathered_rows, 2 * cols);
     gather.from.push_back(Slice(gate_up, 1, 0, cols));
-    gather.from2.push_back(Slice(gate_up, 1, cols, cols));
+    if (!has_gelu) gather.from2.push_back(Slice(gate_up, 1, cols, cols));
     gather.to.push_back(MatrixIn(part.workspace->activation, gathered_rows,
                                  sparse ? config_.moe_intermediate_size : config_.intermediate_size));
   }

@@ -227,12 +227,36 @@ std::vector<LogitsModel> RandomFamilyModels(const std::filesystem::path& scratch
   config.architecture = FindArchitecture("olmo2");
   config.head_dim = 24;
   add("random-olmo2", config);
+
+  config = TinyLlamaConfig();
+  config.architecture = FindArchitecture("gemma2");
+  config.head_dim = 24;
+  config.tie_word_embeddings = true;
+  config.embedding_multiplier = 8;  // sqrt(hidden_size)
+  config.score_cap = 3;
+  config.logit_cap = 0.5;
+  config.windows = {9, 0};
+  add("random-gemma2", config);
+
+  config = TinyLlamaConfig();
+  config.architecture = FindArchitecture("gemma3_text");
+  config.num_hidden_layers = 3;
+  config.head_dim = 256;
+  config.num_attention_heads = 2;
+  config.num_key_value_heads = 1;
+  config.tie_word_embeddings = true;
+  config.embedding_multiplier = 8;
+  config.rope_theta = 1e6;
+  config.local_rope_theta = 1e4;
+  config.rope_layers = {false, false, true};
+  config.windows = {21, 21, 0};
+  add("random-gemma3", config);
   return models;
 }
 
 std::vector<std::string> SharedFamilyNames() {
-  return {"tiny-qwen2", "tiny-qwen3",        "tiny-qwen3-moe", "tiny-mistral", "tiny-mixtral",
-          "tiny-phi3",  "tiny-phi3-partial", "tiny-smollm3",   "tiny-granite", "tiny-olmo2"};
+  return {"tiny-qwen2",        "tiny-qwen3",   "tiny-qwen3-moe", "tiny-mistral", "tiny-mixtral", "tiny-phi3",
+          "tiny-phi3-partial", "tiny-smollm3", "tiny-granite",   "tiny-olmo2",   "tiny-gemma2",  "tiny-gemma3"};
 }
 
 LogitsModel SharedFamilyModel(const std::string& name) {

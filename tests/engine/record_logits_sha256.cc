@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes tests/golden/logits_sha256.txt to standard output from the scalar reference:
 //     record_logits_sha256 > tests/golden/logits_sha256.txt
+// or only the lines of models that are given by name.
 // Only for a deliberate change of the arithmetic or of the cases; needs the reference data.
 
+#include <algorithm>
 #include <cstdio>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "kernels/registry.h"
 #include "tests/engine/logits_cases.h"
@@ -13,7 +17,7 @@
 namespace stoch::test {
 namespace {
 
-void Record() {
+void Record(const std::vector<std::string>& wanted) {
   std::printf(
       "# sha256 of logits, version 1: MODEL CONFIG HASH. Cases: tests/engine/logits_cases.cc (tiny model: seed 1 of\n"
       "# tests/support/tiny_model.h). Written by tests/engine/record_logits_sha256.cc on the scalar CPU backend.\n");
@@ -29,6 +33,7 @@ void Record() {
   for (const std::string& name : SharedFamilyNames()) models.push_back(SharedFamilyModel(name));
   for (size_t i = 0; i < models.size(); ++i) {
     const LogitsModel& model = models[i];
+    if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), model.name) == wanted.end()) continue;
     for (const LogitsConfig& config : LogitsConfigs()) {
       if (i >= llamas && !IsFamilyConfig(config)) continue;
       const auto engine = OpenCase(backend, model.folder, config);
@@ -42,7 +47,7 @@ void Record() {
 }  // namespace
 }  // namespace stoch::test
 
-int main() {
-  stoch::test::Record();
+int main(int argc, char** argv) {
+  stoch::test::Record({argv + 1, argv + argc});
   return 0;
 }

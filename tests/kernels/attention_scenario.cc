@@ -52,7 +52,8 @@ std::string DescriptionOf(const AttentionShape& shape, const Passes& passes) {
         int64_t{shape.num_kv_heads}, int64_t{shape.head_dim}, int64_t{shape.page_tokens}, shape.max_context,
         int64_t{shape.window}, int64_t{std::bit_cast<int32_t>(shape.qk_gain)}, int64_t{shape.period},
         int64_t{std::bit_cast<int32_t>(shape.v_drift)}, int64_t{std::bit_cast<int32_t>(shape.v_spike)},
-        int64_t{shape.first_head}, int64_t{shape.smooths_qk ? 1 : 0}}) {
+        int64_t{shape.first_head}, int64_t{shape.smooths_qk ? 1 : 0},
+        int64_t{std::bit_cast<int32_t>(shape.score_cap)}}) {
     text += ' ' + std::to_string(number);
   }
   for (const auto& pass : passes) {
@@ -85,7 +86,7 @@ AttentionRows RunPasses(Backend& backend, const AttentionShape& shape, const Pas
   spec.num_pages = pages_each * num_sequences;
   spec.mode = shape.mode;
   spec.precision = shape.precision;
-  spec.smooths_qk = shape.smooths_qk || shape.exp_table != nullptr;
+  spec.smooths_qk = shape.smooths_qk || shape.exp_table != nullptr || shape.score_cap > 0;
   if (shape.mode != AttentionMode::kExact) {
     spec.qk = Operator(shape.qk, shape.mode);
     spec.av = Operator(shape.av, shape.mode);
@@ -167,6 +168,7 @@ AttentionRows RunPasses(Backend& backend, const AttentionShape& shape, const Pas
     call.first_head = shape.first_head;
     if (shape.smooths_qk) call.qk_smooth = smooth.view();
     call.exp_table = shape.exp_table;
+    call.score_cap = shape.score_cap;
     call.out = y;
     const std::string bucket = std::to_string(ContextBucket(longest));
     const std::string key = graph_key.empty() ? "" : graph_key + std::to_string(rows) + " context " + bucket;

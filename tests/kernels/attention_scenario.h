@@ -25,6 +25,7 @@ struct AttentionShape {
   int window = 0;
   bool smooths_qk = false;                    // AttentionCall::qk_smooth, of factors from 0.5 to 2
   const NonlinearTable* exp_table = nullptr;  // AttentionCall::exp_table
+  float score_cap = 0;                        // AttentionCall::score_cap
   int first_head = 0;
   float qk_gain = 1;  // of q and k: 0 makes all scores equal, much makes a few of them all of a row
   int period = 0;     // positions that far apart have equal inputs; 0: none do

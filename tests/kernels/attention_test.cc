@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/math/gated.h"
 #include "tests/kernels/definition.h"
 #include "tests/kernels/device_tensor.h"
 #include "tests/kernels/sequence_attention.h"
@@ -116,7 +117,7 @@ Matrix DefinePerTokenOutput(const Matrix& p, const Matrix& v, const ScOperator& 
 }
 
 // A whole sequence from position 0 in one pass.
-Matrix Define(const Inputs& in, const Shape& shape, const KvCacheSpec& spec, int64_t window = 0) {
+Matrix Define(const Inputs& in, const Shape& shape, const KvCacheSpec& spec, int64_t window = 0, float cap = 0) {
   const int64_t tokens = in.q.rows;
   const Matrix rope = RopeTable(tokens, shape.head_dim);
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
@@ -128,7 +129,7 @@ Matrix Define(const Inputs& in, const Shape& shape, const KvCacheSpec& spec, int
     const Matrix v = Head(in.v, kv_head, shape.head_dim, nullptr);
     const bool exact = spec.mode == AttentionMode::kExact;
     Matrix p = exact ? test::DefineExactProduct(q, k) : test::DefineScProduct(q, k, *spec.qk);
-    for (float& score : p.values) score = score * scale;
+    for (float& score : p.values) score = cap > 0 ? SoftCap(score * scale, cap) : score * scale;
     for (int64_t n = 0; n < tokens; ++n) {
       for (int64_t t = 0; window > 0 && t <= n - window; ++t) p.at(n, t) = -INFINITY;
       test::DefineSoftmax(p.values.data() + n * tokens, n + 1, tokens);
@@ -152,10 +153,11 @@ Matrix Define(const Inputs& in, const Shape& shape, const KvCacheSpec& spec, int
 // A cache and what it takes to call the op on parts of sequences.
 class Runner {
  public:
-  Runner(Backend& backend, const Shape& shape, const KvCacheSpec& spec, int window = 0)
+  Runner(Backend& backend, const Shape& shape, const KvCacheSpec& spec, int window = 0, float cap = 0)
       : backend_(backend),
         shape_(shape),
         window_(window),
+        cap_(cap),
         cache_(backend.MakeKvCache(backend.devices().front(), spec)),
         pass_(backend.MakePass(backend.devices().front(), {200, 4, 9})),
         rope_(backend, {150, shape.head_dim}, RopeTable(150, shape.head_dim).values) {
@@ -172,6 +174,7 @@ class Runner {
     call.cache_layer = 1;
     call.num_heads = shape_.num_heads;
     call.window = window_;
+    call.score_cap = cap_;
     return test::RunAttentionParts(backend_, *pass_, call, parts, apart);
   }
 
@@ -179,6 +182,7 @@ class Runner {
   Backend& backend_;
   Shape shape_;
   int window_;
+  float cap_;
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<Pass> pass_;
   DeviceTensor rope_;
@@ -281,6 +285,39 @@ TEST_P(AttentionTest, WindowsHideOlderPositions) {
                 << "mode " << static_cast<int>(mode) << " head_dim " << shape.head_dim << " window " << window
                 << " step " << step << " at " << begin;
           }
+        }
+      }
+    }
+  }
+}
+
+// With and without a window, whose hidden positions stay hidden; a small cap makes a softmax flatter.
+TEST_P(AttentionTest, CapsBoundScores) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  constexpr int64_t kTokens = 70;
+  for (const Shape& shape : {Shape{4, 2, 16, 16}, Shape{2, 1, 256, 64}}) {
+    const Inputs in(3, shape, kTokens);
+    for (const AttentionMode mode : kModes) {
+      KvCacheSpec spec = Spec(shape, mode, true);
+      test::ExpectInvalid(
+          [&] {
+            Runner(*backend, shape, spec, 0, 2.0f).Run({{&in, 0, 5, kPages}});
+          },
+          {"layer 4", "a cap of scores"});
+      spec.smooths_qk = true;
+      const Matrix plain = Define(in, shape, spec);
+      for (const auto& [window, cap] : {std::pair<int, float>{0, 0.05f}, {0, 3.0f}, {9, 0.25f}}) {
+        const Matrix expected = Define(in, shape, spec, window, cap);
+        EXPECT_FALSE(test::SameBits(expected.values, plain.values));
+        const bool is_cut = mode == AttentionMode::kExact || mode == AttentionMode::kPerToken;
+        const int64_t step = is_cut ? 33 : kTokens;
+        Runner runner(*backend, shape, spec, window, cap);
+        for (int64_t begin = 0; begin < kTokens; begin += step) {
+          const int64_t count = std::min(step, kTokens - begin);
+          const Matrix part = runner.Run({{&in, begin, count, kPages}});
+          ASSERT_TRUE(test::SameBits(part.values, RowsOf(expected, begin, count).values))
+              << "mode " << static_cast<int>(mode) << " head_dim " << shape.head_dim << " window " << window << " cap "
+              << cap << " at " << begin;
         }
       }
     }

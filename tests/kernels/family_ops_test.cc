@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/math/elementary.h"
+#include "kernels/math/gated.h"
 #include "kernels/math/reduce.h"
 #include "tests/kernels/definition.h"
 #include "tests/kernels/device_tensor.h"
@@ -130,6 +131,33 @@ TEST_P(FamilyOps, WholeRowsAreNormedAsOneHead) {
     for (int64_t r = 0; r < 3; ++r) DefineNorm(&all.at(r, 1), weight.values.data(), call.eps, cols);
     EXPECT_TRUE(SameBits(dx.Read(), all.values)) << cols;
   }
+}
+
+TEST_P(FamilyOps, GeluMultipliesAndCapsBound) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  constexpr int64_t kRows = 3, kCols = 131;
+  Matrix all = RandomMatrix(17, kRows, 2 * kCols + 5);
+  for (float& x : all.values) x = 6 * x;
+  const DeviceTensor dx(*backend, {kRows, all.cols}, all.values);
+  const GeluMulCall call{{1, "gate_up_proj"}, Slice(dx.view(), 1, 2, kCols), Slice(dx.view(), 1, kCols + 3, kCols)};
+  backend->GeluMul(call);
+  for (int64_t r = 0; r < kRows; ++r) {
+    for (int64_t i = 0; i < kCols; ++i) {
+      all.at(r, 2 + i) = GeluTanh(all.at(r, 2 + i)) * all.at(r, kCols + 3 + i);
+    }
+  }
+  EXPECT_TRUE(SameBits(dx.Read(), all.values));
+  backend->SoftCap({{-1, "lm_head"}, Slice(dx.view(), 1, 1, kCols), 2.5f});
+  for (int64_t r = 0; r < kRows; ++r) {
+    for (int64_t i = 1; i <= kCols; ++i) all.at(r, i) = SoftCap(all.at(r, i), 2.5f);
+  }
+  EXPECT_TRUE(SameBits(dx.Read(), all.values));
+  test::ExpectInvalid([&] { backend->SoftCap({{-1, "lm_head"}, dx.view(), 0.0f}); }, {"lm_head", "a cap of"});
+  test::ExpectInvalid(
+      [&] {
+        backend->GeluMul({{1, "gate_up_proj"}, Slice(dx.view(), 1, 0, 3), Slice(dx.view(), 1, 3, 2)});
+      },
+      {"layer 1", "x2"});
 }
 
 // One expert a row, which adds a multiple of its output: Granite's residuals.

@@ -11,6 +11,7 @@
 #include "kernels/math/divergence.h"
 #include "kernels/math/divisor.h"
 #include "kernels/math/elementary.h"
+#include "kernels/math/gated.h"
 #include "kernels/math/half.h"
 #include "kernels/math/nonlinear_view.h"
 #include "kernels/math/number_formats.h"
@@ -210,6 +211,33 @@ TEST(Silu, IsXTimesSigmoid) {
 }
 
 // p_base * ln(p_base / p), and nothing of what p_base is too small for.
+TEST(Tanh, WithinThreeUlp) {
+  double worst = 0;
+  for (int i = -4000; i <= 4000; ++i) {
+    const float x = static_cast<float>(i) * 0.00371f;
+    const double exact = std::tanh(static_cast<double>(x));
+    const double ulp = std::ldexp(1.0, std::ilogb(std::max(std::abs(exact), 1e-30)) - 23);
+    worst = std::max(worst, std::abs(static_cast<double>(Tanh(x)) - exact) / ulp);
+  }
+  EXPECT_LT(worst, 3.0);
+  EXPECT_EQ(Tanh(0.0f), 0.0f);
+  EXPECT_EQ(Tanh(kInfinity), 1.0f);
+  EXPECT_EQ(Tanh(-kInfinity), -1.0f);
+  EXPECT_TRUE(std::isnan(Tanh(NAN)));
+}
+
+// torch.nn.functional.gelu(x, approximate="tanh") of 0.5, 1, 2, 3, -1, -3 in double.
+TEST(GeluTanh, HasTheValuesOfTorch) {
+  EXPECT_NEAR(GeluTanh(0.5f), 0.34571400982514394, 1e-7);
+  EXPECT_NEAR(GeluTanh(1.0f), 0.8411919906082768, 1e-7);
+  EXPECT_NEAR(GeluTanh(2.0f), 1.954597694087775, 2e-7);
+  EXPECT_NEAR(GeluTanh(-1.0f), -0.15880800939172324, 1e-7);
+  EXPECT_NEAR(GeluTanh(-3.0f), -0.0036373920817729943, 3e-7);
+  EXPECT_EQ(SoftCap(0.0f, 30.0f), 0.0f);
+  EXPECT_NEAR(SoftCap(1.0f, 30.0f), 30 * std::tanh(1.0 / 30), 1e-7);
+  EXPECT_EQ(SoftCap(1e6f, 30.0f), 30.0f);
+}
+
 TEST(DivergenceTerm, RelativeErrorBelow1e13) {
   BitsHash hash;
   for (double base = -700.0; base <= 0.0; base += 0.0173) {

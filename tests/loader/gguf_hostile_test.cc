@@ -113,7 +113,7 @@ TEST(GgufHostile, Models) {
         file.Remove("general.architecture");
         file.String("general.architecture", "mamba");
       },
-      {"expected one of llama, qwen2, qwen3, qwen3moe, phi3, smollm3, granite, olmo2, got \"mamba\""});
+      {"expected one of llama, qwen2, qwen3, qwen3moe, phi3, smollm3, granite, olmo2, gemma2, gemma3, got \"mamba\""});
   ExpectRefused([](GgufBuilder& file) { file.Remove("llama.block_count"); }, {"\"llama.block_count\": is missing"});
   ExpectRefused(
       [](GgufBuilder& file) {

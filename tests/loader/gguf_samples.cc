@@ -41,6 +41,7 @@ constexpr std::pair<std::string_view, std::string_view> kSampleTypes[] = {
 
 std::string_view GgufArchitecture(const DecoderConfig& config) {
   const std::string_view type = config.architecture->model_type;
+  if (type == "gemma3_text") return "gemma3";
   return type == "mistral" ? "llama" : type == "qwen3_moe" ? "qwen3moe" : type;
 }
 
@@ -81,6 +82,13 @@ GgufBuilder MetadataOf(const DecoderConfig& config) {
         .F32(prefix + "embedding_scale", static_cast<float>(config.embedding_multiplier))
         .F32(prefix + "residual_scale", static_cast<float>(config.residual_multiplier))
         .F32(prefix + "logit_scale", static_cast<float>(config.logits_scaling));
+  }
+  if (config.score_cap > 0) file.F32(prefix + "attn_logit_softcapping", static_cast<float>(config.score_cap));
+  if (config.logit_cap > 0) file.F32(prefix + "final_logit_softcapping", static_cast<float>(config.logit_cap));
+  if (config.local_rope_theta > 0) {
+    const auto whole = std::find(config.rope_layers.begin(), config.rope_layers.end(), true);
+    file.F32(prefix + "rope.freq_base_swa", static_cast<float>(config.local_rope_theta))
+        .U32(prefix + "attention.sliding_window_pattern", u32(whole - config.rope_layers.begin() + 1));
   }
   if (config.HasExperts()) {
     file.U32(prefix + "expert_count", u32(config.num_experts))
@@ -226,8 +234,15 @@ GgufBuilder GgufOf(const ModelFiles& folder) {
     const gguf::TensorName name = gguf::NameInGguf(info.name, HasOutNorms(*config.architecture));
     const WeightSource source =
         folder.weights->Matrix(info.name, info.shape.size() == 2 ? info.shape[0] : 1, info.shape.back());
-    std::string data(static_cast<const char*>(source.host),
-                     static_cast<size_t>(source.rows * source.cols) * DTypeSize(source.dtype));
+    const DType dtype = source.decoder == nullptr ? source.dtype : DType::kF32;
+    std::string data(static_cast<size_t>(source.rows * source.cols) * DTypeSize(dtype), '\0');
+    if (source.decoder == nullptr) {
+      memcpy(data.data(), source.host, data.size());
+    } else {  // 1 + w of norms, as GGUF holds it
+      std::vector<float> values(static_cast<size_t>(source.rows * source.cols));
+      source.decoder->Decode(source.first, source.rows * source.cols, values.data());
+      memcpy(data.data(), values.data(), data.size());
+    }
     if (permutes && name.heads != Heads::kNone) {
       data = PermuteHeads(data, name.heads == Heads::kQuery ? config.num_attention_heads : config.num_key_value_heads,
                           config.head_dim);
@@ -240,7 +255,7 @@ GgufBuilder GgufOf(const ModelFiles& folder) {
     }
     GgufBuilder::Tensor tensor{name.name, {info.shape.rbegin(), info.shape.rend()}, 0, std::move(data)};
     if (name.expert == 0) tensor.dims.push_back(1);
-    tensor.type = GgufType(source.dtype);
+    tensor.type = GgufType(dtype);
     file.tensors.push_back(std::move(tensor));
   }
   return file;

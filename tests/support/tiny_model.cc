@@ -79,7 +79,7 @@ std::vector<StoredTensor> TinyModelTensors(const TinyModel& model) {
     int64_t numel = 1;
     for (const int64_t dim : tensor.shape) numel *= dim;
     const uint64_t stream = StreamOf(tensor.name);
-    const float centre = tensor.shape.size() == 1 && !tensor.name.ends_with(".bias") ? 1.0f : 0.0f;
+    const float centre = tensor.shape.size() == 1 && !tensor.name.ends_with(".bias") && !tensor.adds_one ? 1.0f : 0.0f;
     for (int64_t i = 0; i < numel; ++i) {
       const float uniform = RandomUniform(model.seed, stream, static_cast<uint64_t>(i)) * 2.0f - 1.0f;
       AppendElement(stored.bytes, centre + uniform * model.spread, model.dtype);
@@ -101,7 +101,11 @@ std::string ConfigJson(const DecoderConfig& config) {
   nlohmann::ordered_json json = ConfigNumbers(config);
   json["architectures"] = nlohmann::ordered_json::array({std::string(config.architecture->transformers_class)});
   json["model_type"] = std::string(config.architecture->model_type);
-  json["hidden_act"] = "silu";
+  if (!config.HasGelu()) {
+    json["hidden_act"] = "silu";
+  } else {
+    json["hidden_activation"] = "gelu_pytorch_tanh";
+  }
   json["attention_bias"] = config.HasBias(BlockGroup::kO);
   json["mlp_bias"] = config.HasBias(BlockGroup::kDown);
   json["bos_token_id"] = config.bos_token_id;
@@ -128,7 +132,16 @@ std::string ConfigJson(const DecoderConfig& config) {
   if (config.rotary_dim > 0) {
     json["partial_rotary_factor"] = static_cast<double>(config.rotary_dim) / static_cast<double>(config.head_dim);
   }
-  if (!config.rope_layers.empty()) {
+  if (config.architecture->reads_caps) {
+    json["query_pre_attn_scalar"] = config.head_dim;
+    json["attn_logit_softcapping"] = nullptr;
+    json["final_logit_softcapping"] = nullptr;
+    if (config.score_cap > 0) json["attn_logit_softcapping"] = config.score_cap;
+    if (config.logit_cap > 0) json["final_logit_softcapping"] = config.logit_cap;
+  }
+  if (config.local_rope_theta > 0) {
+    json["rope_local_base_freq"] = config.local_rope_theta;
+  } else if (!config.rope_layers.empty()) {
     for (const bool has_rope : config.rope_layers) json["no_rope_layers"].push_back(has_rope ? 1 : 0);
   }
   if (config.architecture->reads_multipliers) {

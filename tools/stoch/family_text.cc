@@ -32,7 +32,13 @@ std::string FamilyText(const DecoderConfig& config) {
   }
   if (config.RotaryDim() < config.head_dim)
     text += fmt::format(", RoPE of {} dimensions of a head", config.RotaryDim());
-  if (const auto without = std::count(config.rope_layers.begin(), config.rope_layers.end(), false); without > 0) {
+  if (config.HasGelu()) text += ", GELU";
+  if (config.score_cap > 0) text += fmt::format(", scores within {}", config.score_cap);
+  if (config.logit_cap > 0) text += fmt::format(", logits within {}", config.logit_cap);
+  if (config.local_rope_theta > 0) {
+    text += fmt::format(", RoPE of {} in layers with a window", config.local_rope_theta);
+  } else if (const auto without = std::count(config.rope_layers.begin(), config.rope_layers.end(), false);
+             without > 0) {
     text += fmt::format(", {} layers without RoPE", without);
   }
   if (windowed > 0) text += fmt::format(", a sliding window of {} in {} layers", window, windowed);

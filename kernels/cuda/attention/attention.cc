@@ -263,6 +263,7 @@ AttentionArgs ArgsOf(DeviceContext& ctx, const AttentionCall& call, const CudaKv
   args.num_heads = call.num_heads;
   args.group = call.num_heads / spec.num_kv_heads;
   args.window = call.window;
+  args.score_cap = call.score_cap;
   args.inv_sqrt = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.head_dim)));
   args.reporter = ctx.Reporter(call.site);
   return args;

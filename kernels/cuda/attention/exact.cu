@@ -13,6 +13,7 @@
 #include "kernels/cuda/device/element.cuh"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/math/elementary.h"
+#include "kernels/math/gated.h"
 
 namespace stoch::cuda {
 namespace {
@@ -87,6 +88,11 @@ __global__ void __launch_bounds__(kThreads) ExactRowKernel(const RowArgs args) {
   __syncthreads();
 
   // ---- softmax: thread j is lane j of the sum
+  if (a.score_cap > 0.0f) {
+    for (int t = tid; t < length; t += kThreads) {
+      if (t >= visible) scores[t] = SoftCap(scores[t], a.score_cap);
+    }
+  }
   float largest = BitsToFloat(0xff800000u);
   for (int t = tid; t < length; t += kThreads) largest = fmaxf(largest, scores[t]);
   largest = BlockMax(largest, reduce);

@@ -46,6 +46,8 @@ struct AttentionArgs {
   int32_t group = 1;   // query heads per KV head (GQA group)
   int32_t window = 0;  // sliding window in positions: the row at position i sees i - window + 1 .. i; 0: no window
   float inv_sqrt = 0;  // float(1 / sqrt(head_dim)), the factor of every score
+  float score_cap =
+      0;  // soft cap of scores (AttentionCall::score_cap), read by exact.cu and kernels/cuda/plain; 0: none
   // Sets the error flag of the call's layer and op where a number is not finite.
   SiteReporter reporter;
 };

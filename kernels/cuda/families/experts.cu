@@ -83,6 +83,7 @@ struct Combiner {
   float* out = nullptr;
   int64_t out_stride = 0;
   int64_t cols = 0;
+  SiteReporter reporter;  // alone, the sum is the first kernel of its op
 
   __device__ void operator()(int64_t i) const {
     const int64_t row = i / cols;
@@ -372,6 +373,7 @@ void LaunchCombineExperts(DeviceContext& ctx, const CombineExpertsCall& call) {
   args.out = call.out.ptr<float>();
   args.out_stride = call.out.step(0);
   args.cols = call.out.dim(1);
+  args.reporter = ctx.Reporter(call.site);
   LaunchForEach(ctx, call.out.numel(), args);
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Biases of linears, and RMSNorm of each head of q and k (AddBiasCall, NormHeadsCall), both in place.
+// Biases of linears, RMSNorm of each head of q and k, GELU times another matrix, and soft caps (AddBiasCall,
+// NormHeadsCall, GeluMulCall, SoftCapCall), all in place.
 #include <algorithm>
 
 #include "kernels/cuda/device/reduce.cuh"
@@ -9,6 +10,7 @@
 #include "kernels/cuda/runtime/ops.h"
 #include "kernels/family_check.h"
 #include "kernels/math/elementary.h"
+#include "kernels/math/gated.h"
 #include "kernels/math/reduce.h"
 
 namespace stoch::cuda {
@@ -30,6 +32,34 @@ struct BiasAdder {
   __device__ void operator()(int64_t i) const {
     float* at = x + i / cols * stride + i % cols;
     *at = *at + bias[i % cols];
+  }
+};
+
+// GeluMulCall, element by element.
+struct GeluMultiplier {
+  float* x;
+  const float* x2;
+  int64_t stride, stride2;
+  int64_t cols;
+  SiteReporter reporter;
+
+  __device__ void operator()(int64_t i) const {
+    float* at = x + i / cols * stride + i % cols;
+    *at = GeluTanh(*at) * x2[i / cols * stride2 + i % cols];
+  }
+};
+
+// SoftCapCall, element by element.
+struct SoftCapper {
+  float* x;
+  int64_t stride;
+  int64_t cols;
+  float cap;
+  SiteReporter reporter;
+
+  __device__ void operator()(int64_t i) const {
+    float* at = x + i / cols * stride + i % cols;
+    *at = SoftCap(*at, cap);
   }
 };
 
@@ -88,6 +118,19 @@ void LaunchAddBias(DeviceContext& ctx, const AddBiasCall& call) {
   LaunchForEach(ctx, call.x.numel(),
                 BiasAdder{call.x.ptr<float>(), call.x.step(0), call.bias.ptr<const float>(), call.x.dim(1),
                           ctx.Reporter(call.site)});
+}
+
+void LaunchGeluMul(DeviceContext& ctx, const GeluMulCall& call) {
+  CheckGeluMul(call);
+  LaunchForEach(ctx, call.x.numel(),
+                GeluMultiplier{call.x.ptr<float>(), call.x2.ptr<const float>(), call.x.step(0), call.x2.step(0),
+                               call.x.dim(1), ctx.Reporter(call.site)});
+}
+
+void LaunchSoftCap(DeviceContext& ctx, const SoftCapCall& call) {
+  CheckSoftCap(call);
+  LaunchForEach(ctx, call.x.numel(),
+                SoftCapper{call.x.ptr<float>(), call.x.step(0), call.x.dim(1), call.cap, ctx.Reporter(call.site)});
 }
 
 void LaunchNormHeads(DeviceContext& ctx, const NormHeadsCall& call) {

@@ -10,6 +10,7 @@
 #include "kernels/cuda/plain/formats.cuh"
 #include "kernels/cuda/plain/gates.cuh"
 #include "kernels/cuda/sc/format/hardware.h"
+#include "kernels/math/gated.h"
 
 namespace stoch::cuda::plain_attention {
 
@@ -237,6 +238,7 @@ __device__ inline void Score(const Row& r, const uint8_t* q) {
       const float k_scale = r.kv.k_scales[r.kv.Scale(page, r.kv_head, r.slot(t))];
       score = BipolarProduct(acc, table.gain, q_scale, k_scale) * r.a.inv_sqrt;
     }
+    if (r.a.score_cap > 0.0f && r.Times(t) > 0) score = SoftCap(score, r.a.score_cap);
     r.scores[t] = score;
   }
 }

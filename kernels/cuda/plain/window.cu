@@ -10,6 +10,7 @@
 #include "kernels/cuda/plain/operands.h"
 #include "kernels/cuda/plain/product.h"
 #include "kernels/cuda/runtime/for_each.cuh"
+#include "kernels/math/gated.h"
 
 namespace stoch::cuda {
 namespace {
@@ -43,6 +44,7 @@ struct SoftmaxArgs {
   int64_t start = 0;   // position of row 0
   int32_t window = 0;  // sliding window in positions (AttentionCall::window); 0: none
   float inv_sqrt = 0;
+  float score_cap = 0;  // soft cap of scores (AttentionCall::score_cap); 0: none
   // The rule that picks the stream length of p v.
   LengthView av;
   // Metrics of the rows of probabilities, by which the rule picks lengths; element row * step.
@@ -66,6 +68,7 @@ __global__ void __launch_bounds__(kThreads) WindowSoftmaxKernel(const __grid_con
   float largest = BitsToFloat(0xff800000u);
   for (int64_t t = threadIdx.x; t < visible; t += kThreads) {
     p[t] = t < first ? BitsToFloat(0xff800000u) : p[t] * args.inv_sqrt;
+    if (args.score_cap > 0.0f && t >= first) p[t] = SoftCap(p[t], args.score_cap);
     largest = fmaxf(largest, p[t]);
   }
   largest = BlockMax(largest, shared);
@@ -171,6 +174,7 @@ class WindowPass {
                               sequence.start_position,
                               a_.window,
                               a_.inv_sqrt,
+                              a_.score_cap,
                               products_.av.view(),
                               metrics_ + first,
                               products_.av.view().alone() ? p_slots_ + first : nullptr,

@@ -32,6 +32,7 @@ constexpr Architecture kArchitectures[] = {
     {"qwen3", "qwen3", "Qwen3ForCausalLM"},       {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM"},
     {"phi3", "phi3", "Phi3ForCausalLM"},          {"smollm3", "smollm3", "SmolLM3ForCausalLM"},
     {"granite", "granite", "GraniteForCausalLM"}, {"olmo2", "olmo2", "Olmo2ForCausalLM"},
+    {"gemma2", "gemma2", "Gemma2ForCausalLM"},    {"gemma3", "gemma3_text", "Gemma3ForCausalLM"},
 };
 // Keys of an architecture that change nothing of the logits, or that repeat what tensors or other keys say.
 constexpr std::string_view kMeaningless[] = {
@@ -60,6 +61,9 @@ class Keys {
 
   const Metadata& metadata() const { return metadata_; }
   bool is_phi() const { return prefix_ == "phi3."; }
+  bool is_gemma2() const { return prefix_ == "gemma2."; }
+  bool is_gemma3() const { return prefix_ == "gemma3."; }
+  bool is_gemma() const { return is_gemma2() || is_gemma3(); }
   std::string Full(std::string_view key) const { return *known_.insert(prefix_ + std::string(key)).first; }
   int64_t Need(std::string_view key) const { return metadata_.Required(Full(key), Integer(key)); }
   std::optional<int64_t> Integer(std::string_view key) const { return metadata_.Integer(Full(key)); }
@@ -182,6 +186,28 @@ void AddPhiRope(const Keys& keys, Json& config) {
   config["rope_scaling"] = std::move(scaling);
 }
 
+// What llama.cpp knows of the models of these architectures without a key: scores of the largest of each are divided by the
+// root of hidden_size / heads, those of all others by that of the length of a head.
+void AddGemma(const Keys& keys, Json& config) {
+  const int64_t layers = config["num_hidden_layers"], hidden = config["hidden_size"];
+  const int64_t heads = std::max<int64_t>(config["num_attention_heads"].get<int64_t>(), 1);
+  const int64_t head_dim = config.contains("head_dim") ? config["head_dim"].get<int64_t>() : hidden / heads;
+  const bool is_largest = layers == (keys.is_gemma2() ? 46 : 62);
+  config["head_dim"] = head_dim;
+  config["query_pre_attn_scalar"] = is_largest ? hidden / heads : head_dim;
+  config["hidden_activation"] = "gelu_pytorch_tanh";
+  if (keys.is_gemma3()) {
+    config["rope_local_base_freq"] = keys.Number("rope.freq_base_swa").value_or(10000);
+    if (const auto pattern = keys.Integer("attention.sliding_window_pattern")) {
+      config["sliding_window_pattern"] = *pattern;
+    }
+    return;
+  }
+  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+    if (const auto cap = keys.Number(key)) config[key] = *cap;
+  }
+}
+
 void AddRope(const Keys& keys, Json& config) {
   const double theta = keys.Number("rope.freq_base").value_or(10000);
   config["rope_theta"] = theta;
@@ -289,7 +315,8 @@ std::string ConfigJson(const Model& model) {
       config["architectures"] = Json::array({kMistralClass});
       config["sliding_window"] = window;
     }
-  } else if (const int64_t window = keys.Integer("attention.sliding_window").value_or(0); window > 0 && keys.is_phi()) {
+  } else if (const int64_t window = keys.Integer("attention.sliding_window").value_or(0);
+             window > 0 && (keys.is_phi() || keys.is_gemma())) {
     config["sliding_window"] = window;
   } else if (window > 0) {
     keys.Refuse("attention.sliding_window", "none in architecture " + std::string(architecture.name));
@@ -305,7 +332,9 @@ std::string ConfigJson(const Model& model) {
       config[name] = *value;
     }
   }
+  if (keys.is_gemma()) AddGemma(keys, config);
   for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping", "attention.clamp_kqv"}) {
+    if (keys.is_gemma2() && config.contains(key)) continue;
     keys.Refuse(key, "nothing, since the decoder has no such step");
   }
   constexpr std::string_view kCausal = "attention.causal";
@@ -321,14 +350,21 @@ TensorName NameInGguf(std::string_view name, bool has_out_norms) {
       {"model.embed_tokens.weight", "token_embd.weight"},
       {"model.norm.weight", "output_norm.weight"},
       {"lm_head.weight", "output.weight"}};
-  constexpr std::pair<std::string_view, std::string_view> kParts[] = {
-      {"input_layernorm", "attn_norm"},    {"self_attn.q_proj", "attn_q"},
-      {"self_attn.k_proj", "attn_k"},      {"self_attn.v_proj", "attn_v"},
-      {"self_attn.o_proj", "attn_output"}, {"self_attn.q_norm", "attn_q_norm"},
-      {"self_attn.k_norm", "attn_k_norm"}, {"post_attention_layernorm", "ffn_norm"},
-      {"mlp.gate_proj", "ffn_gate"},       {"mlp.up_proj", "ffn_up"},
-      {"mlp.down_proj", "ffn_down"},       {"mlp.gate", "ffn_gate_inp"},
-      {"self_attn.qkv_proj", "attn_qkv"},  {"mlp.gate_up_proj", "ffn_up"}};
+  constexpr std::pair<std::string_view, std::string_view> kParts[] = {{"input_layernorm", "attn_norm"},
+                                                                      {"self_attn.q_proj", "attn_q"},
+                                                                      {"self_attn.k_proj", "attn_k"},
+                                                                      {"self_attn.v_proj", "attn_v"},
+                                                                      {"self_attn.o_proj", "attn_output"},
+                                                                      {"self_attn.q_norm", "attn_q_norm"},
+                                                                      {"self_attn.k_norm", "attn_k_norm"},
+                                                                      {"post_attention_layernorm", "ffn_norm"},
+                                                                      {"mlp.gate_proj", "ffn_gate"},
+                                                                      {"mlp.up_proj", "ffn_up"},
+                                                                      {"pre_feedforward_layernorm", "ffn_norm"},
+                                                                      {"mlp.down_proj", "ffn_down"},
+                                                                      {"mlp.gate", "ffn_gate_inp"},
+                                                                      {"self_attn.qkv_proj", "attn_qkv"},
+                                                                      {"mlp.gate_up_proj", "ffn_up"}};
   constexpr std::pair<std::string_view, std::string_view> kExpertParts[] = {
       {"gate_proj", "ffn_gate_exps"}, {"up_proj", "ffn_up_exps"}, {"down_proj", "ffn_down_exps"}};
   for (const auto& [whole, gguf] : kWhole) {

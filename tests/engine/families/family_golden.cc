@@ -50,8 +50,11 @@ void ExpectFamilyGolden(const std::shared_ptr<Backend>& backend, const std::file
     const std::vector<float> logits = PromptLogits(*engine, ids);
     const std::vector<float> expected = golden.F32(prompt, "logits");
     const auto [low, high] = std::minmax_element(expected.begin(), expected.end());
-    const double tolerance = 1e-4 * (static_cast<double>(*high) - static_cast<double>(*low));
-    ASSERT_GT(tolerance, 1e-3);
+    const double of_range = 1e-4 * (static_cast<double>(*high) - static_cast<double>(*low));
+    ASSERT_GT(of_range, 1e-3);
+    // GELU by erf in place of tanh moves logits by 2e-3 alone.
+    const bool has_gelu = engine->config().HasGelu();
+    const double tolerance = has_gelu ? std::min(5e-4, of_range) : of_range;
     const float* ours = logits.data() + (logits.size() - expected.size());
     double worst = 0;
     for (size_t i = 0; i < expected.size(); ++i) {

@@ -83,7 +83,10 @@ TEST(DecoderConfig, NamedShapesHaveThePublishedParameterCounts) {
   EXPECT_EQ(TotalParameters(NamedDecoderConfig("smollm3-3b")), 3'075'098'624);
   EXPECT_EQ(TotalParameters(NamedDecoderConfig("granite-3.1-8b")), 8'170'848'256);
   EXPECT_EQ(TotalParameters(NamedDecoderConfig("olmo2-7b")), 7'298'617'344);
-  EXPECT_EQ(NamedDecoderConfigs().size(), 16u);
+  EXPECT_EQ(TotalParameters(NamedDecoderConfig("gemma-2-2b")), 2'614'341'888);
+  EXPECT_EQ(TotalParameters(NamedDecoderConfig("gemma-2-9b")), 9'241'705'984);
+  EXPECT_EQ(TotalParameters(NamedDecoderConfig("gemma-3-1b")), 999'885'952);
+  EXPECT_EQ(NamedDecoderConfigs().size(), 19u);
   ExpectInvalid([] { NamedDecoderConfig("llama-9"); }, {"llama-3.2-1b, llama-3.1-8b", "got \"llama-9\""});
 }
 
@@ -346,7 +349,7 @@ TEST(DecoderConfig, RopeScalingsOfTheFamilies) {
 }
 
 TEST(HostileConfig, UnknownArchitecture) {
-  ExpectRefused(With("model_type", "gemma2"), {"model_type", "expected \"llama\", \"qwen2\"", "got \"gemma2\"",
+  ExpectRefused(With("model_type", "mamba2"), {"model_type", "expected \"llama\", \"qwen2\"", "got \"mamba2\"",
                                                "needs a row in loader/config/architecture.cc"});
   json other = With("model_type", "qwen2");
   other["architectures"] = {"LlamaForCausalLM"};

@@ -100,6 +100,92 @@ TEST(DecoderConfig, GraniteMultipliesAndOlmo2NormsWhatItAdds) {
   EXPECT_EQ(Parse(olmo).attention_multiplier, 0);
 }
 
+// google/gemma-2-2b, config.json as published, with two layers.
+json Gemma2() {
+  return json::parse(R"({
+    "architectures": ["Gemma2ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "attn_logit_softcapping": 50.0, "bos_token_id": 2, "cache_implementation": "hybrid", "eos_token_id": 1,
+    "final_logit_softcapping": 30.0, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh",
+    "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 2304, "initializer_range": 0.02,
+    "intermediate_size": 9216, "max_position_embeddings": 8192, "model_type": "gemma2", "num_attention_heads": 8,
+    "num_hidden_layers": 2, "num_key_value_heads": 4, "pad_token_id": 0, "query_pre_attn_scalar": 256,
+    "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "sliding_window": 4096, "torch_dtype": "float32",
+    "transformers_version": "4.42.0.dev0", "use_cache": true, "vocab_size": 256000})");
+}
+
+TEST(DecoderConfig, Gemma2IsReadAsPublished) {
+  json config = Gemma2();
+  const DecoderConfig parsed = Parse(config);
+  EXPECT_EQ(parsed.score_cap, 50);
+  EXPECT_EQ(parsed.logit_cap, 30);
+  EXPECT_EQ(parsed.embedding_multiplier, 48);
+  EXPECT_EQ(parsed.attention_multiplier, 0);  // 256 is head_dim
+  EXPECT_EQ(parsed.windows, (std::vector<int64_t>{4096, 0}));
+  EXPECT_TRUE(parsed.tie_word_embeddings);
+  EXPECT_TRUE(parsed.HasGelu() && parsed.HasBranches());
+  config["query_pre_attn_scalar"] = 144;
+  EXPECT_EQ(Parse(config).attention_multiplier, 1.0 / 12);
+  config["attn_logit_softcapping"] = nullptr;
+  EXPECT_EQ(Parse(config).score_cap, 0);
+  config.erase("final_logit_softcapping");
+  EXPECT_EQ(Parse(config).logit_cap, 30);
+  config["final_logit_softcapping"] = -1;
+  ExpectRefused(config, {"final_logit_softcapping", "above 0"});
+  config = Gemma2();
+  config["hidden_activation"] = "gelu";
+  ExpectRefused(config, {"hidden_activation", "gelu_pytorch_tanh", "got \"gelu\""});
+  ExpectRefused(With("hidden_activation", "gelu_pytorch_tanh"), {"hidden_activation", "expected \"silu\""});
+  config = Gemma2();
+  config["use_bidirectional_attention"] = true;
+  ExpectRefused(config, {"use_bidirectional_attention", "causal"});
+  ExpectRefused(With("attn_logit_softcapping", 50.0), {"\"attn_logit_softcapping\"", "known"});
+}
+
+// The keys of google/gemma-3-1b-it and those of transformers 5 say the same.
+TEST(DecoderConfig, Gemma3HasTwoRopes) {
+  json config = Gemma2();
+  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping", "rope_theta", "cache_implementation"}) {
+    config.erase(key);
+  }
+  config["architectures"] = {"Gemma3ForCausalLM"};
+  config["model_type"] = "gemma3_text";
+  config["num_hidden_layers"] = 4;
+  config["sliding_window"] = 512;
+  json older = config;
+  older["rope_theta"] = 5e5;
+  older["rope_local_base_freq"] = 2e4;
+  older["sliding_window_pattern"] = 3;
+  older["rope_scaling"] = {{"factor", 8.0}, {"rope_type", "linear"}};
+  const DecoderConfig parsed = Parse(older);
+  EXPECT_EQ(parsed.windows, (std::vector<int64_t>{512, 512, 0, 512}));
+  EXPECT_EQ(parsed.rope_layers, (std::vector<bool>{false, false, true, false}));
+  EXPECT_EQ(parsed.rope_theta, 5e5);
+  EXPECT_EQ(parsed.local_rope_theta, 2e4);
+  EXPECT_EQ(parsed.score_cap, 0);
+  EXPECT_EQ(parsed.logit_cap, 0);
+  ASSERT_TRUE(parsed.rope_scaling.has_value());
+
+  config["layer_types"] = {"sliding_attention", "sliding_attention", "full_attention", "sliding_attention"};
+  config["rope_parameters"] = {
+      {"full_attention", {{"rope_theta", 5e5}, {"rope_type", "linear"}, {"factor", 8.0}}},
+      {"sliding_attention", {{"rope_theta", 2e4}, {"rope_type", "default"}}},
+  };
+  const DecoderConfig newer = Parse(config);
+  EXPECT_EQ(newer.windows, parsed.windows);
+  EXPECT_EQ(newer.rope_layers, parsed.rope_layers);
+  EXPECT_EQ(newer.rope_theta, parsed.rope_theta);
+  EXPECT_EQ(newer.local_rope_theta, parsed.local_rope_theta);
+  EXPECT_EQ(newer.rope_scaling, parsed.rope_scaling);
+  config["rope_parameters"]["sliding_attention"]["rope_type"] = "yarn";
+  ExpectRefused(config, {"rope_parameters: sliding_attention", "of layers with windows", "got \"yarn\""});
+  config["rope_parameters"].erase("sliding_attention");
+  ExpectRefused(config, {"rope_parameters", "sliding_attention", "got nothing"});
+  // A window as long as the context hides nothing, but its layers keep their RoPE.
+  older["max_position_embeddings"] = 512;
+  EXPECT_TRUE(Parse(older).windows.empty());
+  EXPECT_EQ(Parse(older).rope_layers, parsed.rope_layers);
+}
+
 TEST(HostileConfig, PhiRope) {
   const auto with = [](const char* key, const json& value) {
     json config = Phi4Mini();
