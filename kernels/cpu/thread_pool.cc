@@ -58,13 +58,13 @@ void ThreadPool::ParallelFor(int64_t count, const Body& body) {
   body_ = &body;
   count_ = count;
   next_.store(0, std::memory_order_relaxed);
-  busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  generation_.fetch_add(1, std::memory_order_release);
+  const uint32_t generation = generation_.load(std::memory_order_relaxed) + 1;
+  state_.store(uint64_t{generation} << 32 | kOpen, std::memory_order_release);
+  generation_.store(generation, std::memory_order_release);
   generation_.notify_all();
   RunIterations(0);
-  for (int busy = busy_.load(std::memory_order_acquire); busy != 0; busy = busy_.load(std::memory_order_acquire)) {
-    WaitWhile(busy_, busy);
-  }
+  uint64_t state = state_.fetch_and(~kOpen, std::memory_order_acq_rel) & ~kOpen;
+  for (; (state & kInside) != 0; state = state_.load(std::memory_order_acquire)) WaitWhile(state_, state);
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
@@ -81,15 +81,26 @@ void ThreadPool::RunIterations(int thread) {
   }
 }
 
+// Whether this worker is inside the loop of that generation now: not where it is over already.
+bool ThreadPool::Enter(uint32_t generation) {
+  uint64_t state = state_.load(std::memory_order_acquire);
+  while (state >> 32 == generation && (state & kOpen) != 0) {
+    if (state_.compare_exchange_weak(state, state + 1, std::memory_order_acq_rel, std::memory_order_acquire))
+      return true;
+  }
+  return false;
+}
+
 void ThreadPool::WorkerMain(int thread) {
   uint32_t seen = 0;
   for (;;) {
     WaitWhile(generation_, seen);
     seen = generation_.load(std::memory_order_acquire);
     if (stop_.load(std::memory_order_relaxed)) return;
+    if (!Enter(seen)) continue;
     RunIterations(thread);
-    // The last access to this loop's state: after it the caller may start the next one.
-    if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_.notify_one();
+    // The last access to this loop: after it the caller may start the next one.
+    if ((state_.fetch_sub(1, std::memory_order_acq_rel) & (kOpen | kInside)) == 1) state_.notify_one();
   }
 }
 

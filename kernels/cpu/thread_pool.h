@@ -12,8 +12,9 @@
 
 namespace stoch::cpu {
 
-// ParallelFor(n, body) calls body(i, thread) once for every i in [0, n), on the caller and on size() - 1 workers, and
-// returns when all are done. `thread` is in [0, size()) and no two calls that run at the same time share it, so it may
+// ParallelFor(n, body) calls body(i, thread) once for every i in [0, n), on the caller and on up to size() - 1 workers, and
+// returns when all are done. It waits for workers that have begun, not for ones that the system has not run yet: on a busy
+// machine the caller does the work alone. `thread` is in [0, size()) and no two calls that run at the same time share it, so it may
 // index scratch memory.
 // Bits:    which thread takes which i is not defined; bodies must not let it matter.
 // Errors:  the first exception of a body is rethrown by ParallelFor after every iteration ended or was skipped.
@@ -33,16 +34,21 @@ class ThreadPool {
   void ParallelFor(int64_t count, const Body& body);
 
  private:
+  static constexpr uint64_t kOpen = uint64_t{1} << 31;
+  static constexpr uint64_t kInside = kOpen - 1;
+
+  bool Enter(uint32_t generation);
   void WorkerMain(int thread);
   void RunIterations(int thread);
 
   std::vector<std::thread> workers_;
-  // The current loop. Written by the caller before generation_ is raised, read by workers after they saw it.
+  // The current loop. Written by the caller while no worker is inside a loop, read by workers inside one.
   const Body* body_ = nullptr;
   int64_t count_ = 0;
   std::atomic<int64_t> next_{0};
-  std::atomic<uint32_t> generation_{0};  // odd or even has no meaning; a change is a new loop
-  std::atomic<int> busy_{0};             // workers still inside the current loop
+  std::atomic<uint32_t> generation_{0};  // of the current loop; a change is a new loop, or the end
+  // The generation of the loop in the upper half, kOpen while workers may enter it, and how many are inside.
+  std::atomic<uint64_t> state_{0};
   std::atomic<bool> stop_{false};
   std::mutex error_mutex_;
   std::exception_ptr error_;
