@@ -138,9 +138,9 @@ class Backend {
                                                         const LinearWeight* tied) = 0;
   // Whether an embedding that shares no memory takes pinned memory of the host and none of its device.
   virtual bool keeps_embedding_on_host() const { return false; }
-  // Bytes that a weight that multiplies as integers (IsFixedPoint) takes besides its numbers and scales, to find the largest output
-  // of a row without reading all of it (LinearCall::only_largest).
-  virtual int64_t ScreenBytes(int64_t /*rows*/, int64_t /*cols*/) const { return 0; }
+  // Bytes that an exact LM head takes besides its numbers and scales, to find the largest output of a row without reading
+  // all of it (LinearCall::only_largest). is_fixed: it multiplies as integers (IsFixedPoint), else as floats.
+  virtual int64_t ScreenBytes(int64_t /*rows*/, int64_t /*cols*/, bool /*is_fixed*/) const { return 0; }
   // Gives back what making weights took besides them; the next one takes it again.
   virtual void EndLoading() {}
   // The matrix as plain numbers, for tests and inspection: kSc: codes U8 [rows, cols] and scales F32 [rows, chunks];

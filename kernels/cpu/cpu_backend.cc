@@ -134,7 +134,10 @@ class CpuBackend final : public Backend {
                                 const PassLimits& /*limits*/) const override {
     return spec.qk == nullptr ? 0 : std::max(AdderScratchBytes(*spec.qk), AdderScratchBytes(*spec.av));
   }
-  int64_t ScreenBytes(int64_t rows, int64_t cols) const override { return FixedScreen::ScreenBytes(rows, cols); }
+  int64_t ScreenBytes(int64_t rows, int64_t cols, bool is_fixed) const override {
+    if (is_fixed) return FixedScreen::ScreenBytes(rows, cols);
+    return cols <= kMaxFixedColumns ? FloatScreen::ScreenBytes(rows, cols) : 0;
+  }
   std::unique_ptr<EmbeddingTable> MakeEmbedding(Device device, const WeightSource& source,
                                                 const LinearWeight* tied) override {
     CheckDevice(device);

@@ -86,6 +86,7 @@ void RunMixed(Context& context, const LinearCall& call, const Rows& f, size_t i,
 void RunExact(Context& context, const LinearCall& call, const Rows& f) {
   std::vector<ExactTarget> targets;
   std::vector<FixedTarget> fixed;
+  const CpuLinear::ExactPart* largest = nullptr;  // whose largest product alone is wanted
   for (size_t i = 0; i < call.weights.size(); ++i) {
     const CpuLinear& weight = WeightAt(call, i);
     if (weight.spec().precision != Precision::kFp32) continue;
@@ -93,8 +94,10 @@ void RunExact(Context& context, const LinearCall& call, const Rows& f) {
     const int64_t stride = call.outs[i].step(0);
     for (const CpuLinear::ExactPart& part : weight.parts) {
       const WeightSource* decoded = part.decoded.decoder != nullptr ? &part.decoded : nullptr;
-      if (part.scales != nullptr) {
-        const bool screened = call.only_largest && f.rows == 1 && !call.add_to_out && call.weights.size() == 1;
+      const bool screened = call.only_largest && f.rows == 1 && !call.add_to_out && call.weights.size() == 1;
+      if (screened && part.float_screen.bytes != nullptr) {
+        largest = &part;
+      } else if (part.scales != nullptr) {
         const FixedScreen* screen = screened && part.screen.bytes != nullptr ? &part.screen : nullptr;
         fixed.push_back({part.rows, part.scales, part.num_rows, out, stride, call.add_to_out, screen});
       } else {
@@ -103,10 +106,16 @@ void RunExact(Context& context, const LinearCall& call, const Rows& f) {
       out += part.num_rows;
     }
   }
-  if (targets.empty() && fixed.empty()) return;
+  if (targets.empty() && fixed.empty() && largest == nullptr) return;
   const bool finite = AllFinite(context, f.data, f.stride, f.rows, f.cols);
   if (!finite) context.finite.Report(call.weights.front()->device(), call.site, "the input");
   if (!targets.empty()) ExactProduct(context.pool, context.simd, f.data, f.stride, f.rows, f.cols, targets);
+  if (largest != nullptr && finite) {
+    LargestFloatProduct(
+        context.pool, context.simd, f.data, largest->num_rows, f.cols, largest->float_screen,
+        [&](int64_t row, float* scratch) { return largest->Row(context.simd, f.cols, row, scratch); },
+        call.outs.front().ptr<float>());
+  }
   // NaN is no integer.
   if (!fixed.empty() && finite) FixedProduct(context.pool, context.simd, f.data, f.stride, f.rows, f.cols, fixed);
 }

@@ -77,13 +77,23 @@ std::unique_ptr<CpuLinear> MakeSc(Context& context, Device device, std::span<con
 
 }  // namespace
 
+const float* CpuLinear::ExactPart::Row(const Simd& simd, int64_t cols, int64_t row, float* scratch) const {
+  if (decoded.decoder != nullptr) {
+    decoded.decoder->Decode(decoded.first + row * cols, cols, scratch);
+  } else {
+    const int64_t bytes = row * rows.stride * static_cast<int64_t>(DTypeSize(rows.dtype));
+    simd.load(static_cast<const char*>(rows.data) + bytes, rows.dtype, cols, scratch);
+  }
+  return scratch;
+}
+
 int64_t CpuLinear::bytes() const {
   if (spec_.precision == Precision::kSc) return spec_.extras != nullptr ? mixed.bytes() : blocks.bytes();
   int64_t total = 0;
   for (const ExactPart& part : parts) {
     const bool owned = part.halves != nullptr || part.floats != nullptr;
     if (owned) total += part.num_rows * cols_ * static_cast<int64_t>(DTypeSize(part.rows.dtype));
-    total += part.screen.size_bytes(part.num_rows);
+    total += part.screen.size_bytes(part.num_rows) + part.float_screen.size_bytes(part.num_rows);
   }
   return total;
 }
@@ -134,8 +144,14 @@ std::unique_ptr<CpuLinear> MakeCpuLinear(Context& context, Device device, std::s
     if (scales != nullptr) scales += parts[i].rows;
   }
   CpuLinear::ExactPart& part = weight->parts.front();
-  if (part.scales != nullptr && parts.size() == 1) {
-    part.screen = MakeFixedScreen(context.pool, context.simd, part.rows, part.scales, part.num_rows, weight->cols());
+  if (parts.size() > 1) return weight;
+  const int64_t cols = weight->cols();
+  if (part.scales != nullptr) {
+    part.screen = MakeFixedScreen(context.pool, context.simd, part.rows, part.scales, part.num_rows, cols);
+  } else if (spec.fixed_point && cols <= kMaxFixedColumns) {
+    part.float_screen =
+        MakeFloatScreen(context.pool, context.simd, part.num_rows, cols,
+                        [&](int64_t row, float* scratch) { return part.Row(context.simd, cols, row, scratch); });
   }
   return weight;
 }

@@ -10,6 +10,7 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/fixed_product.h"
+#include "kernels/cpu/float_screen.h"
 #include "kernels/cpu/mixed_linear.h"
 
 namespace stoch::cpu {
@@ -24,8 +25,12 @@ class CpuLinear final : public LinearWeight {
     int64_t num_rows = 0;
     const float* scales = nullptr;  // [num_rows] of CpuLinear::scales, where the weight multiplies as integers
     FixedScreen screen;             // empty but of a weight of one part that multiplies as integers
+    FloatScreen float_screen;       // empty but of an LM head of one part that does not
     Array<uint16_t> halves;
     Array<float> floats;
+
+    // Row `row` [cols] as floats: in `scratch`.
+    const float* Row(const Simd& simd, int64_t cols, int64_t row, float* scratch) const;
   };
 
   CpuLinear(Device device, LinearSpec spec, int64_t rows, int64_t cols)

@@ -159,7 +159,9 @@ std::unique_ptr<EmbeddingTable> CudaBackend::MakeEmbedding(Device device, const 
   return cuda::MakeEmbedding(entry.context, entry.uploader, source, tied);
 }
 
-int64_t CudaBackend::ScreenBytes(int64_t rows, int64_t cols) const { return cuda::ScreenBytes(rows, cols); }
+int64_t CudaBackend::ScreenBytes(int64_t rows, int64_t cols, bool is_fixed) const {
+  return is_fixed ? cuda::ScreenBytes(rows, cols) : 0;
+}
 
 void CudaBackend::EndLoading() {
   for (const Device& device : devices()) {

@@ -75,7 +75,7 @@ class CudaBackend final : public Backend, public CallerStreams {
                                                int64_t first, int64_t count) override;
   Buffer MakeVector(Device device, const WeightSource& source) override;
   bool keeps_embedding_on_host() const override { return true; }
-  int64_t ScreenBytes(int64_t rows, int64_t cols) const override;
+  int64_t ScreenBytes(int64_t rows, int64_t cols, bool is_fixed) const override;
   std::unique_ptr<EmbeddingTable> MakeEmbedding(Device device, const WeightSource& source,
                                                 const LinearWeight* tied) override;
   void EndLoading() override;

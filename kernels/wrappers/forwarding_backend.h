@@ -40,7 +40,9 @@ class ForwardingBackend : public Backend {
     return inner_->ExpertScratchBytes(spec, in_features, max_rows);
   }
   int64_t ExactBytes(const WeightSource& source) const override { return inner_->ExactBytes(source); }
-  int64_t ScreenBytes(int64_t rows, int64_t cols) const override { return inner_->ScreenBytes(rows, cols); }
+  int64_t ScreenBytes(int64_t rows, int64_t cols, bool is_fixed) const override {
+    return inner_->ScreenBytes(rows, cols, is_fixed);
+  }
   std::string LinearKernel(const LinearSpec& spec, std::span<const int64_t> out_features, int64_t in_features,
                            int64_t tokens) const override {
     return inner_->LinearKernel(spec, out_features, in_features, tokens);

@@ -360,8 +360,8 @@ class ShardPlanner {
         MatrixBytes(-1, {ScOperatorId::kLmHead, HeadTensor(files_), config_.vocab_size, hidden, shard_.vocab});
     const int64_t bytes = head.weights + head.scales;
     plan_.decode_stream_bytes += bytes;
-    const bool is_fixed = !IsSc(-1, ScOperatorId::kLmHead) && head.scales > 0;
-    const int64_t screen = is_fixed ? backend_.ScreenBytes(shard_.vocab.size(), hidden) : 0;
+    const bool is_exact = precision_ != Precision::kFp16 && !IsSc(-1, ScOperatorId::kLmHead);
+    const int64_t screen = is_exact ? backend_.ScreenBytes(shard_.vocab.size(), hidden, head.scales > 0) : 0;
     head.weights += backend_.AllocatedBytes(bytes + screen) - bytes + hidden * 4;
     return head;
   }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -21,30 +22,50 @@ using test::DeviceTensor;
 using test::Matrix;
 using test::Stored;
 
+class Decoder final : public WeightDecoder {
+ public:
+  explicit Decoder(const Matrix& numbers) : numbers_(numbers) {}
+  void Decode(int64_t first, int64_t count, float* out) const override {
+    std::copy_n(numbers_.values.begin() + first, count, out);
+    decoded_ += count;
+  }
+  int64_t StoredBytes(int64_t count) const override { return count * 4; }
+  // Rows decoded since the last call.
+  int64_t TakeRows() const { return decoded_.exchange(0) / numbers_.cols; }
+
+ private:
+  const Matrix& numbers_;
+  mutable std::atomic<int64_t> decoded_ = 0;
+};
+
 class LargestOutput : public testing::TestWithParam<test::BackendUnderTest> {
  protected:
   // Of every row of x alone, several times: what a call leaves behind is in the way of none.
   static void ExpectLargest(Backend& backend, const WeightSource& source, const Matrix& x, const Matrix& expected) {
     LinearSpec spec{Precision::kFp32, nullptr};
     spec.fixed_point = true;
-    const auto weight = backend.MakeLinear(backend.devices().front(), {&source, 1}, spec);
+    ExpectLargest(backend, *backend.MakeLinear(backend.devices().front(), {&source, 1}, spec), x, expected);
+  }
+
+  static void ExpectLargest(Backend& backend, const LinearWeight& weight, const Matrix& x, const Matrix& expected) {
+    const int64_t rows = weight.rows();
     for (int64_t i = 0; i < 2 * x.rows; ++i) {
       const int64_t row = i % x.rows;
       const auto begin = x.values.begin() + row * x.cols;
       const DeviceTensor in(backend, {1, x.cols}, {begin, begin + x.cols});
-      const DeviceTensor out(backend, {1, source.rows}, std::vector<float>(static_cast<size_t>(source.rows), NAN));
+      const DeviceTensor out(backend, {1, rows}, std::vector<float>(static_cast<size_t>(rows), NAN));
       LinearCall call;
       call.site = {-1, "lm_head"};
       call.x = in.view();
-      call.weights = {weight.get()};
+      call.weights = {&weight};
       call.outs = {out.view()};
       call.only_largest = true;
       backend.Linear(call);
       backend.CheckFinite(backend.devices().front());
       const std::vector<float> got = out.Read();
-      const auto wanted = expected.values.begin() + row * source.rows;
-      const float largest = *std::max_element(wanted, wanted + source.rows);
-      for (int64_t j = 0; j < source.rows; ++j) {
+      const auto wanted = expected.values.begin() + row * rows;
+      const float largest = *std::max_element(wanted, wanted + rows);
+      for (int64_t j = 0; j < rows; ++j) {
         const float value = got[static_cast<size_t>(j)];
         if (wanted[j] == largest) {
           ASSERT_EQ(FloatToBits(value), FloatToBits(wanted[j])) << "row " << row << ", output " << j;
@@ -61,6 +82,14 @@ class LargestOutput : public testing::TestWithParam<test::BackendUnderTest> {
       const Stored weight(w, dtype);
       ExpectLargest(backend, weight.source, x, test::DefineFixedProduct(x, weight.values));
     }
+    const Stored floats(w, DType::kF32);
+    const Matrix expected = test::DefineExactProduct(x, floats.values);
+    ExpectLargest(backend, floats.source, x, expected);
+    const Decoder decoder(floats.values);
+    WeightSource decoded = floats.source;
+    decoded.host = nullptr;
+    decoded.decoder = &decoder;
+    ExpectLargest(backend, decoded, x, expected);
   }
 };
 
@@ -73,6 +102,26 @@ TEST_P(LargestOutput, OfRandomRows) {
       ExpectLargest(*backend, test::RandomMatrix(3, rows, cols), test::RandomMatrix(4, 3, cols));
     }
   }
+}
+
+// Numbers that are stored in another form: of few rows more than a byte of each is read.
+TEST_P(LargestOutput, DecodesFewRows) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  constexpr int64_t kRows = 8000, kCols = 512;
+  const Matrix w = test::RandomMatrix(7, kRows, kCols), x = test::RandomMatrix(8, 4, kCols);
+  const Decoder decoder(w);
+  WeightSource source;
+  source.name = "decoded";
+  source.rows = kRows;
+  source.cols = kCols;
+  source.decoder = &decoder;
+  const Matrix expected = test::DefineExactProduct(x, w);
+  LinearSpec spec{Precision::kFp32, nullptr};
+  spec.fixed_point = true;
+  const auto weight = backend->MakeLinear(backend->devices().front(), {&source, 1}, spec);
+  decoder.TakeRows();
+  ExpectLargest(*backend, *weight, x, expected);
+  EXPECT_LT(decoder.TakeRows(), 2 * x.rows * kRows / 100);
 }
 
 // Outputs that are equal, that differ by the least there is, and rows of which no bound says anything.
