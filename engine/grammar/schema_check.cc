@@ -2,6 +2,7 @@
 #include "engine/grammar/schema_check.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -22,7 +23,7 @@ constexpr int kDepth = 256;
 constexpr std::string_view kUnknown[] = {
     "not",          "if",       "then",        "else",       "dependentRequired", "dependentSchemas",
     "dependencies", "contains", "minContains", "maxContains"};
-// Constraints, by what they are about. `type` is none: next to anyOf it says what its options say.
+// Constraints, by what they are about.
 constexpr std::string_view kOfObjects[] = {"properties",    "required",      "patternProperties",
                                            "propertyNames", "minProperties", "maxProperties"};
 constexpr std::string_view kOfOthers[] = {"minLength", "maxLength",        "pattern",          "minimum",
@@ -42,6 +43,72 @@ std::string_view FirstOf(const SortedJson& schema, const List& keywords) {
     if (schema.contains(keyword)) return keyword;
   }
   return {};
+}
+
+// Whether `type` is the type of a value, or lists it.
+bool AllowsType(const SortedJson& type, const SortedJson& value) {
+  if (type.is_array()) {
+    return std::any_of(type.begin(), type.end(), [&](const SortedJson& one) { return AllowsType(one, value); });
+  }
+  if (!type.is_string()) return true;  // xgrammar refuses it
+  const auto& name = type.get_ref<const std::string&>();
+  const bool is_integer =
+      value.is_number_integer() || (value.is_number() && std::floor(value.get<double>()) == value.get<double>());
+  return name == "string"    ? value.is_string()
+         : name == "integer" ? is_integer
+         : name == "number"  ? value.is_number()
+         : name == "boolean" ? value.is_boolean()
+         : name == "null"    ? value.is_null()
+         : name == "array"   ? value.is_array()
+         : name == "object"  ? value.is_object()
+                             : true;
+}
+
+// Whether every type of `inner` is one of `outer`.
+bool AllowsTypes(const SortedJson& outer, const SortedJson& inner) {
+  const auto names = [](const SortedJson& type) {
+    std::set<std::string> all;
+    for (const SortedJson& one : type.is_array() ? type : SortedJson::array({type})) {
+      if (one.is_string()) all.insert(one.get<std::string>());
+    }
+    return all;
+  };
+  std::set<std::string> allowed = names(outer);
+  if (allowed.contains("number")) allowed.insert("integer");
+  const std::set<std::string> wanted = names(inner);
+  return std::includes(allowed.begin(), allowed.end(), wanted.begin(), wanted.end());
+}
+
+// Whether `c`, as one character of a pattern or an escaped one, is a quote, a backslash or a control character, which JSON
+// writes in another way than the grammar of a pattern does.
+bool IsEscapedInJson(char c, bool escaped) {
+  if (!escaped) return c == '"' || static_cast<unsigned char>(c) < 0x20;
+  return c == '"' || c == '\\' || std::string_view("nrtfvbcxu0").find(c) != std::string_view::npos;
+}
+
+// Whether a pattern names such a character outside of [classes], which the grammar gets right.
+bool NeedsEscapes(std::string_view pattern) {
+  bool in_class = false;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const bool escaped = pattern[i] == '\\' && i + 1 < pattern.size();
+    if (escaped) ++i;
+    if (!escaped && pattern[i] == '[') in_class = true;
+    if (!escaped && pattern[i] == ']') in_class = false;
+    if (!in_class && IsEscapedInJson(pattern[i], escaped)) return true;
+  }
+  return false;
+}
+
+// Whether no number of the six decimals that the grammar of a range has is within it.
+bool IsTooNarrow(const SortedJson& schema) {
+  constexpr double kUnits = 1e6;
+  double low = -1e300, high = 1e300;
+  for (const auto& [name, value] : schema.items()) {
+    if (!value.is_number()) continue;
+    if (name == "minimum" || name == "exclusiveMinimum") low = std::max(low, value.get<double>());
+    if (name == "maximum" || name == "exclusiveMaximum") high = std::min(high, value.get<double>());
+  }
+  return low > -1e9 && high < 1e9 && low <= high && std::ceil(low * kUnits - 1e-6) > std::floor(high * kUnits + 1e-6);
 }
 
 class SchemaWalk {
@@ -91,8 +158,27 @@ class SchemaWalk {
     }
   }
 
-  // Values of const and enum are taken as they are, whatever else is said about them.
+  // What `type` says next to values or options, which are all that is read.
+  static void CheckTypeBeside(const Place& place, std::string_view whole) {
+    const SortedJson& schema = *place.schema;
+    const auto type = schema.find("type");
+    if (type == schema.end() || whole == "$ref") return;
+    const SortedJson& read = schema.at(std::string(whole));
+    const auto agrees = [&](const SortedJson& option) {
+      if (whole == "enum" || whole == "const") return AllowsType(*type, option);
+      if (!option.is_object()) return false;
+      if (option.contains("const")) return AllowsType(*type, option.at("const"));
+      if (option.contains("type")) return AllowsTypes(*type, option.at("type"));
+      return !FirstOf(option, kWhole).empty() || !FirstOf(option, kImplyType).empty();
+    };
+    const bool agree = whole == "const" || !read.is_array() ? whole != "const" || agrees(read)
+                                                            : std::all_of(read.begin(), read.end(), agrees);
+    if (!agree) Refuse(place, Quoted(whole) + " has what is not of \"type\"");
+  }
+
+  // Values of const and enum are taken as they are, whatever else but their type is said about them.
   void CheckWhole(const Place& place, std::string_view whole) {
+    CheckTypeBeside(place, whole);
     if (whole == "const" || whole == "enum") return;
     const SortedJson& schema = *place.schema;
     std::vector<std::string_view> dropped(std::begin(kOfObjects), std::end(kOfObjects));
@@ -111,6 +197,45 @@ class SchemaWalk {
     }
   }
 
+  static void CheckPatterns(const Place& place) {
+    const SortedJson& schema = *place.schema;
+    const auto check = [&](std::string_view pattern) {
+      if (!NeedsEscapes(pattern)) return;
+      Refuse(place, "pattern " + Quoted(pattern) +
+                        ": quotes, backslashes and control characters are supported in [classes] alone");
+    };
+    if (const auto found = schema.find("pattern"); found != schema.end() && found->is_string()) {
+      check(found->get_ref<const std::string&>());
+    }
+    if (const auto found = schema.find("patternProperties"); found != schema.end() && found->is_object()) {
+      for (const auto& [name, value] : found->items()) check(name);
+    }
+  }
+
+  // Names that an object has to have.
+  static void CheckNames(const Place& place) {
+    const SortedJson& schema = *place.schema;
+    const auto required = schema.find("required");
+    const auto properties = schema.find("properties");
+    if (required != schema.end() && required->is_array()) {
+      for (const SortedJson& name : *required) {
+        const bool is_there = properties != schema.end() && properties->is_object() && name.is_string() &&
+                              properties->contains(name.get_ref<const std::string&>());
+        if (name.is_string() && !is_there) {
+          Refuse(place, "\"required\" has " + Quoted(name.get_ref<const std::string&>()) +
+                            ", which is not one of \"properties\"");
+        }
+      }
+    }
+    const auto fewest = schema.find("minProperties");
+    if (fewest == schema.end() || !fewest->is_number() || fewest->get<double>() < 2) return;
+    for (const char* names : {"propertyNames", "patternProperties"}) {
+      if (schema.contains(names)) {
+        Refuse(place, "\"minProperties\" next to " + Quoted(names) + " is not supported: a name may come twice");
+      }
+    }
+  }
+
   void CheckTyped(const Place& place) {
     const SortedJson& schema = *place.schema;
     if (!schema.contains("type") && !place.is_name && FirstOf(schema, kImplyType).empty()) {
@@ -118,6 +243,9 @@ class SchemaWalk {
       if (lost.empty()) lost = FirstOf(schema, kOfOthers);
       if (!lost.empty()) Refuse(place, Quoted(lost) + " without \"type\" is not supported");
     }
+    CheckPatterns(place);
+    CheckNames(place);
+    if (IsTooNarrow(schema)) Refuse(place, "no number of six decimals is between its bounds");
     for (const std::string_view keyword : kOne) {
       if (schema.contains(keyword))
         Add(schema.at(std::string(keyword)), place.path + "/" + std::string(keyword), false);
