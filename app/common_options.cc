@@ -41,7 +41,7 @@ void AddDeviceOptions(CLI::App& command, DeviceOptions* options) {
       .add_option("--device-map", options->device_map,
                   "auto, balanced, balanced_low_0, sequential, or a file {module: device} ending in .json")
       ->capture_default_str();
-  command.add_option("--max-memory", options->max_memory, "Per device: 0=60GiB,1=60GiB");
+  command.add_option("--max-memory", options->max_memory, "Per device: 0=60GiB,1=60GiB")->check(NotEmpty());
   command
       .add_option("--split", options->split,
                   "How a model is divided over devices: layer, row (every matrix by its output features), sequence "
@@ -54,8 +54,10 @@ void AddDeviceOptions(CLI::App& command, DeviceOptions* options) {
           "are the same; 0 = what the device wants and has room for")
       ->check(CLI::Range(0, 65536));
   command.add_option("--threads", options->threads, "CPU threads; 0 = every core")->check(CLI::Range(0, 4096));
-  command.add_option("--cpu-variant", options->cpu_variant,
-                     "CPU kernels: scalar, avx2, avx512bw, avx512vbmi (x86), neon (AArch64); default the fastest");
+  command
+      .add_option("--cpu-variant", options->cpu_variant,
+                  "CPU kernels: scalar, avx2, avx512bw, avx512vbmi (x86), neon (AArch64); default the fastest")
+      ->check(NotEmpty());
   command.add_flag("--launch-blocking", options->launch_blocking,
                    "Wait after every operator, so that an error names the one that failed (slow)");
   command.add_flag("--verify-transfers", options->verify_transfers,

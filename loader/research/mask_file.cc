@@ -66,6 +66,9 @@ MaskFile ParseMaskFile(const std::string& text, const std::string& name, int bit
       if (mask.unknown_keys.size() < 16) mask.unknown_keys.push_back(Quoted(key));
     }
   }
+  if (!root.contains("default") && !root.contains("schedule")) {
+    throw InvalidInput(name + ": a mask has default or schedule; this file has neither");
+  }
   if (root.contains("default")) mask.default_arith = Entry(name, "default", root["default"], int_bits, bits);
   if (!root.contains("schedule")) return mask;
   if (!root["schedule"].is_object()) Reject(name, "schedule", root["schedule"], "an object");

@@ -107,6 +107,7 @@ TEST(MaskFile, ReadsEntriesAndForcesBits) {
   ExpectInvalid([] { ParseMaskFile(R"({"int_bits": 9})", "m", 0); }, {"int_bits", "2..8"});
   ExpectInvalid([] { ParseMaskFile(R"({"schedule": {"qk": ["int9"]}})", "m", 0); }, {"schedule", "int9"});
   ExpectInvalid([] { ParseMaskFile(R"({"schedule": {"qk": 3}})", "m", 0); }, {"schedule", "a list"});
+  ExpectInvalid([] { ParseMaskFile(R"({"type": "object"})", "m", 0); }, {"m:", "neither"});
 }
 
 class NonlinearFile : public testing::Test {

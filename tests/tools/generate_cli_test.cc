@@ -68,6 +68,7 @@ TEST(GenerateCli, TextIsOfTheGrammar) {
   const std::string choice = run({"--choice", "yes, please", "--choice", "no"}).out;
   EXPECT_TRUE(choice == "yes, please\n" || choice == "no\n") << choice;
   ExpectRefused(run({"--regex", "(a"}), "--regex");
+  for (const char* option : {"--regex", "--json-schema", "--grammar"}) ExpectRefused(run({option, ""}), option);
   ExpectRefused(run({"--json-schema", folder / "none.json"}), "none.json");
   ExpectRefused(run({"--regex", "a", "--choice", "a"}), "--choice");
   ExpectRefused(run({"--regex", "a", "--ignore-eos"}), "--ignore-eos");

@@ -158,8 +158,11 @@ void RunAll(const Options& options, const SweepPlan& plan, const std::vector<siz
                              ? std::move(*equal)
                              : WithSameAs(plan, run, RunOne(plan, run, backend, options.device, base, options.timing));
     log->Put(i, row.text, row.failed);
-    if (!options.output.quiet) {
-      spdlog::info("{} of {}: {}{}", i + 1, mine.size(), NameOf(run), row.failed ? ": failed" : "");
+    if (row.failed) {
+      const std::string reason = nlohmann::json::parse(row.text).value("error", "failed");
+      spdlog::error("{} of {}: {}: {}", i + 1, mine.size(), NameOf(run), reason);
+    } else if (!options.output.quiet) {
+      spdlog::info("{} of {}: {}", i + 1, mine.size(), NameOf(run));
     }
   }
 }
