@@ -22,6 +22,8 @@ struct Head {
   uint64_t number = 0;  // of a piece
 };
 
+static_assert(sizeof(Head) == kMessageHeadBytes);
+
 constexpr size_t kMaxTextBytes = size_t{1} << 20;
 constexpr size_t kMaxNoteBytes = 4096;  // of heartbeats, and of why a rank ends
 constexpr std::chrono::milliseconds kHeartbeatPeriod{1000};

@@ -25,6 +25,9 @@
 
 namespace stoch {
 
+// Of a message: those that have nothing behind it say that a rank lives, or that a model is closed.
+inline constexpr size_t kMessageHeadBytes = 16;
+
 // More ranks than this add latency and no throughput: so many passes are in flight at most.
 inline constexpr int kMaxRanks = 8;
 

@@ -61,6 +61,7 @@ class MpiLink final : public RankLink {
   std::atomic<bool> is_lost_ = false;
   int arriving_from_ = -1;           // -1: no message has begun to arrive
   std::vector<std::byte> arriving_;  // MPI writes to it, also where nobody waits any more
+  // With anything in it.
   std::chrono::steady_clock::time_point last_message_ = std::chrono::steady_clock::now();
   std::string host_;
   std::jthread sender_;
