@@ -28,7 +28,6 @@ struct Inputs {
 
 Inputs Convert(ThreadPool& pool, const Simd& simd, const float* x, int64_t x_stride, int64_t num_x, int64_t cols,
                int64_t padded) {
-  constexpr int32_t kDigit = FixedLoops::kDigit;
   Inputs inputs;
   const int64_t stride = 2 * (padded + kLine);
   inputs.digits = MakeArray<int16_t>(num_x * stride);
@@ -37,15 +36,8 @@ Inputs Convert(ThreadPool& pool, const Simd& simd, const float* x, int64_t x_str
   int16_t* const high = low + padded + kLine;
   inputs.rows = {low, high, stride};
   pool.ParallelFor(num_x, [&](int64_t t, int) {
-    const float* row = x + t * x_stride;
-    const float scale = FixedScale(simd.max_abs_bits(row, cols), kFixedInputBits);
-    inputs.units[static_cast<size_t>(t)] = FixedUnit(scale);
-    for (int64_t i = 0; i < cols; ++i) {
-      const int32_t a = FixedInteger(row[i], scale);
-      const int32_t rest = ((a + kDigit / 2) & (kDigit - 1)) - kDigit / 2;
-      low[t * stride + i] = static_cast<int16_t>(rest);
-      high[t * stride + i] = static_cast<int16_t>((a - rest) / kDigit);
-    }
+    inputs.units[static_cast<size_t>(t)] =
+        SplitInput(simd, x + t * x_stride, cols, low + t * stride, high + t * stride);
   });
   return inputs;
 }
@@ -53,8 +45,6 @@ Inputs Convert(ThreadPool& pool, const Simd& simd, const float* x, int64_t x_str
 ExactRows Advance(const ExactRows& w, int64_t rows) {
   return {static_cast<const char*>(w.data) + rows * w.stride * 2, w.stride, w.dtype};
 }
-
-int64_t Padded(int64_t cols) { return (cols + FixedLoops::kPad - 1) / FixedLoops::kPad * FixedLoops::kPad; }
 
 // The Euclidean norm of x's integers, rounded up.
 double EuclideanNorm(const FixedRows& x, int64_t cols) {
@@ -71,41 +61,29 @@ double EuclideanNorm(const FixedRows& x, int64_t cols) {
 // Schwarz a sum is within |a| |r| of 256 times that of the bytes.
 void LargestProduct(ThreadPool& pool, const FixedLoops& loops, const Inputs& inputs, int64_t cols,
                     const FixedTarget& target) {
-  constexpr int64_t kRows = 128;  // of a task
   const FixedScreen& screen = *target.screen;
-  const int64_t tasks = (target.num_rows + kRows - 1) / kRows;
   const double norm = EuclideanNorm(inputs.rows, cols);
   const double unit = inputs.units.front();
-  std::vector<float> uppers(static_cast<size_t>(target.num_rows));
-  std::vector<float> best(static_cast<size_t>(tasks), -std::numeric_limits<float>::infinity());
-  const auto count_of = [&](int64_t task) { return std::min(kRows, target.num_rows - task * kRows); };
-  pool.ParallelFor(tasks, [&](int64_t task, int) {
-    const int64_t first = task * kRows;
-    std::array<int64_t, kRows> sums;
+  const auto bounds_of = [&](int64_t first, std::span<ProductBounds> bounds) {
+    const auto count = static_cast<int64_t>(bounds.size());
+    std::array<int64_t, kBoundedRows> sums;
     const ExactRows bytes{screen.bytes.get() + first * screen.stride, screen.stride, DType::kI8};
-    loops.stored(inputs.rows, 1, bytes, nullptr, count_of(task), screen.stride, sums.data(), kRows);
-    for (int64_t i = 0; i < count_of(task); ++i) {
+    loops.stored(inputs.rows, 1, bytes, nullptr, count, screen.stride, sums.data(), kBoundedRows);
+    for (int64_t i = 0; i < count; ++i) {
       const int64_t row = first + i;
       const auto rest = static_cast<int64_t>(static_cast<double>(screen.rests[static_cast<size_t>(row)]) * norm) + 1;
       const int64_t middle = 256 * sums[static_cast<size_t>(i)];
       const double row_unit = FixedUnit(target.scales[row]);
-      const float lower = FixedResult(middle - rest, unit, row_unit);
-      const float upper = FixedResult(middle + rest, unit, row_unit);
-      const bool is_finite = std::isfinite(lower) && std::isfinite(upper);
-      target.out[row] = lower;
-      uppers[static_cast<size_t>(row)] = is_finite ? upper : std::numeric_limits<float>::infinity();
-      if (is_finite) best[static_cast<size_t>(task)] = std::max(best[static_cast<size_t>(task)], lower);
+      bounds[static_cast<size_t>(i)] = {FixedResult(middle - rest, unit, row_unit),
+                                        FixedResult(middle + rest, unit, row_unit)};
     }
-  });
-  const float largest = *std::max_element(best.begin(), best.end());
-  pool.ParallelFor(tasks, [&](int64_t task, int) {
-    for (int64_t row = task * kRows; row < task * kRows + count_of(task); ++row) {
-      if (uppers[static_cast<size_t>(row)] < largest) continue;
-      int64_t sum = 0;
-      loops.stored(inputs.rows, 1, Advance(target.w, row), target.scales + row, 1, cols, &sum, 1);
-      target.out[row] = FixedResult(sum, unit, FixedUnit(target.scales[row]));
-    }
-  });
+  };
+  const auto multiply = [&](int64_t row, int) {
+    int64_t sum = 0;
+    loops.stored(inputs.rows, 1, Advance(target.w, row), target.scales + row, 1, cols, &sum, 1);
+    target.out[row] = FixedResult(sum, unit, FixedUnit(target.scales[row]));
+  };
+  LargestRows(pool, target.num_rows, bounds_of, multiply, target.out);
 }
 
 // Buffers of a thread.
@@ -117,14 +95,56 @@ struct Scratch {
 
 }  // namespace
 
+int64_t PaddedColumns(int64_t cols) { return (cols + FixedLoops::kPad - 1) / FixedLoops::kPad * FixedLoops::kPad; }
+
+double SplitInput(const Simd& simd, const float* row, int64_t cols, int16_t* low, int16_t* high) {
+  constexpr int32_t kDigit = FixedLoops::kDigit;
+  const float scale = FixedScale(simd.max_abs_bits(row, cols), kFixedInputBits);
+  for (int64_t i = 0; i < cols; ++i) {
+    const int32_t a = FixedInteger(row[i], scale);
+    const int32_t rest = ((a + kDigit / 2) & (kDigit - 1)) - kDigit / 2;
+    low[i] = static_cast<int16_t>(rest);
+    high[i] = static_cast<int16_t>((a - rest) / kDigit);
+  }
+  return FixedUnit(scale);
+}
+
+void LargestRows(ThreadPool& pool, int64_t num_rows,
+                 const std::function<void(int64_t first, std::span<ProductBounds> bounds)>& bounds_of,
+                 const std::function<void(int64_t row, int thread)>& multiply, float* out) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const int64_t tasks = (num_rows + kBoundedRows - 1) / kBoundedRows;
+  std::vector<float> uppers(static_cast<size_t>(num_rows));
+  std::vector<float> best(static_cast<size_t>(tasks), -kInfinity);
+  const auto count_of = [&](int64_t task) { return std::min(kBoundedRows, num_rows - task * kBoundedRows); };
+  pool.ParallelFor(tasks, [&](int64_t task, int) {
+    const int64_t first = task * kBoundedRows;
+    std::array<ProductBounds, kBoundedRows> bounds;
+    bounds_of(first, {bounds.data(), static_cast<size_t>(count_of(task))});
+    for (int64_t i = 0; i < count_of(task); ++i) {
+      const auto [lower, upper] = bounds[static_cast<size_t>(i)];
+      const bool is_finite = std::isfinite(lower) && std::isfinite(upper);
+      out[first + i] = lower;
+      uppers[static_cast<size_t>(first + i)] = is_finite ? upper : kInfinity;
+      if (is_finite) best[static_cast<size_t>(task)] = std::max(best[static_cast<size_t>(task)], lower);
+    }
+  });
+  const float largest = *std::max_element(best.begin(), best.end());
+  pool.ParallelFor(tasks, [&](int64_t task, int thread) {
+    for (int64_t row = task * kBoundedRows; row < task * kBoundedRows + count_of(task); ++row) {
+      if (uppers[static_cast<size_t>(row)] >= largest) multiply(row, thread);
+    }
+  });
+}
+
 int64_t FixedScreen::ScreenBytes(int64_t rows, int64_t cols) {
-  return rows * (Padded(cols) + static_cast<int64_t>(sizeof(float)));
+  return rows * (PaddedColumns(cols) + static_cast<int64_t>(sizeof(float)));
 }
 
 FixedScreen MakeFixedScreen(ThreadPool& pool, const Simd& simd, const ExactRows& w, const float* scales,
                             int64_t num_rows, int64_t cols) {
   FixedScreen screen;
-  screen.stride = Padded(cols);
+  screen.stride = PaddedColumns(cols);
   screen.bytes = MakeArray<int8_t>(num_rows * screen.stride);
   screen.rests = MakeArray<float>(num_rows);
   pool.ParallelFor(num_rows, [&](int64_t row, int) {
@@ -147,7 +167,7 @@ FixedScreen MakeFixedScreen(ThreadPool& pool, const Simd& simd, const ExactRows&
 void FixedProduct(ThreadPool& pool, const Simd& simd, const float* x, int64_t x_stride, int64_t num_x, int64_t cols,
                   std::span<const FixedTarget> targets) {
   const FixedLoops& loops = *simd.fixed;
-  const int64_t padded = Padded(cols);
+  const int64_t padded = PaddedColumns(cols);
   const Inputs inputs = Convert(pool, simd, x, x_stride, num_x, cols, padded);
   if (num_x == 1 && targets.size() == 1 && targets.front().screen != nullptr) {
     return LargestProduct(pool, loops, inputs, cols, targets.front());

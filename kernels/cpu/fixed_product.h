@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "kernels/cpu/memory.h"
@@ -10,6 +11,29 @@
 #include "kernels/cpu/thread_pool.h"
 
 namespace stoch::cpu {
+
+// Columns up to a multiple of FixedLoops::kPad.
+int64_t PaddedColumns(int64_t cols);
+
+// The integers of a row of x [cols] (FixedInteger, by the scale of the row) as two digits each (FixedRows). Returns the value
+// of one unit. Requires: x finite.
+double SplitInput(const Simd& simd, const float* row, int64_t cols, int16_t* low, int16_t* high);
+
+// A product is at least `lower` and at most `upper`.
+struct ProductBounds {
+  float lower = 0;
+  float upper = 0;
+};
+
+inline constexpr int64_t kBoundedRows = 128;  // rows whose bounds are asked for together, at most
+
+// out[r], r < num_rows = what `multiply` leaves there, for every product that can be the largest by its bounds, and for
+// those whose bounds are not finite; of others a finite number below the largest.
+// bounds_of(first, bounds): the bounds of bounds.size() products from row `first` on. multiply(row, thread): sets out[row];
+// `thread` as of ThreadPool::ParallelFor. Both are called by several threads.
+void LargestRows(ThreadPool& pool, int64_t num_rows,
+                 const std::function<void(int64_t first, std::span<ProductBounds> bounds)>& bounds_of,
+                 const std::function<void(int64_t row, int thread)>& multiply, float* out);
 
 // Rows of integers q as one byte h of each, q = 256 h + r, and how much the rest can change a sum: what says of most rows
 // that their product is not the largest, at half of the bytes.

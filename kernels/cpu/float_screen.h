@@ -16,8 +16,7 @@ namespace stoch::cpu {
 struct FloatScreen {
   Array<int8_t> bytes;  // [rows][stride]; zeros after the columns; null: no screen
   int64_t stride = 0;   // the columns, up to a multiple of FixedLoops::kPad
-  Array<float> units;   // [rows]: the largest magnitude of the row / 127
-  Array<float> norms;   // [rows]: at least the Euclidean norm of w
+  Array<float> units;   // [rows]: the largest magnitude of the row / 127, at least 2^-100
   Array<float> rests;   // [rows]: at least the Euclidean norm of r
   int64_t size_bytes(int64_t rows) const { return bytes == nullptr ? 0 : ScreenBytes(rows, stride); }
   static int64_t ScreenBytes(int64_t rows, int64_t cols);
