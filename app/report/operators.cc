@@ -57,7 +57,7 @@ std::string LengthsText(const ScConfig& config, const ScExtras* extras) {
                      MetricName(rule.metric), normalise, rule.escapes ? ", escape gate" : "");
 }
 
-// What follows the sum of a product (docs/hardware.md).
+// Steps after the sum of a product (docs/hardware.md), as ", then NAME=VALUE" each; "" without any.
 std::string AfterSumText(const ScConfig& config) {
   std::string text;
   for (const char* name : {"fault_product", "acc_bits", "fault_acc"}) {
@@ -76,7 +76,7 @@ std::string CountsText(const ScOperator& op) {
 
 constexpr const char* kGates = "gates, cycle by cycle: adder=";
 
-// What the host runs: every backend without kernels to choose from looks counts up, or has gates.
+// The way of a backend without kernels to choose from: it looks counts up, or simulates gates.
 std::string LookupText(const ScOperator& op) {
   const bool has_gates = op.config.adder != ScAdder::kCounter;
   return (has_gates ? kGates + TextOf(op.config, "adder") : CountsText(op)) + AfterSumText(op.config);

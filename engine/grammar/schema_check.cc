@@ -45,23 +45,11 @@ std::string_view FirstOf(const SortedJson& schema, const List& keywords) {
   return {};
 }
 
-// Whether `type` is the type of a value, or lists it.
-bool AllowsType(const SortedJson& type, const SortedJson& value) {
-  if (type.is_array()) {
-    return std::any_of(type.begin(), type.end(), [&](const SortedJson& one) { return AllowsType(one, value); });
-  }
-  if (!type.is_string()) return true;  // xgrammar refuses it
-  const auto& name = type.get_ref<const std::string&>();
-  const bool is_integer =
-      value.is_number_integer() || (value.is_number() && std::floor(value.get<double>()) == value.get<double>());
-  return name == "string"    ? value.is_string()
-         : name == "integer" ? is_integer
-         : name == "number"  ? value.is_number()
-         : name == "boolean" ? value.is_boolean()
-         : name == "null"    ? value.is_null()
-         : name == "array"   ? value.is_array()
-         : name == "object"  ? value.is_object()
-                             : true;
+// The narrowest type of a value.
+std::string TypeOf(const SortedJson& value) {
+  if (!value.is_number()) return value.type_name();
+  const bool is_whole = value.is_number_integer() || std::floor(value.get<double>()) == value.get<double>();
+  return is_whole ? "integer" : "number";
 }
 
 // Whether every type of `inner` is one of `outer`.
@@ -158,21 +146,25 @@ class SchemaWalk {
     }
   }
 
-  // What `type` says next to values or options, which are all that is read.
+  // Refuses values or options that are not of the `type` next to them, which xgrammar does not read.
   static void CheckTypeBeside(const Place& place, std::string_view whole) {
     const SortedJson& schema = *place.schema;
     const auto type = schema.find("type");
     if (type == schema.end() || whole == "$ref") return;
     const SortedJson& read = schema.at(std::string(whole));
-    const auto agrees = [&](const SortedJson& option) {
-      if (whole == "enum" || whole == "const") return AllowsType(*type, option);
+    const auto is_of_type = [&](const SortedJson& value) { return AllowsTypes(*type, TypeOf(value)); };
+    const auto has_type = [&](const SortedJson& option) {
       if (!option.is_object()) return false;
-      if (option.contains("const")) return AllowsType(*type, option.at("const"));
+      if (option.contains("const")) return is_of_type(option.at("const"));
       if (option.contains("type")) return AllowsTypes(*type, option.at("type"));
       return !FirstOf(option, kWhole).empty() || !FirstOf(option, kImplyType).empty();
     };
-    const bool agree = whole == "const" || !read.is_array() ? whole != "const" || agrees(read)
-                                                            : std::all_of(read.begin(), read.end(), agrees);
+    const bool are_values = whole == "enum";
+    const bool agree = whole == "const"
+                           ? is_of_type(read)
+                           : !read.is_array() || std::all_of(read.begin(), read.end(), [&](const SortedJson& entry) {
+                               return are_values ? is_of_type(entry) : has_type(entry);
+                             });
     if (!agree) Refuse(place, Quoted(whole) + " has what is not of \"type\"");
   }
 

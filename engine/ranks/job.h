@@ -31,7 +31,7 @@ struct RankReport {
   std::string host;
   std::string about;  // FollowerOptions::describe; "" of a model that is loaded
   double hop_us = 0;  // of a row of the residual stream to the next rank: half a way there and back
-  // Of a model that is loaded: weights that a step reads (DecoderWeights::stream_bytes), and the cache of keys and values.
+  // Once a model is loaded: weights that a step reads (DecoderWeights::stream_bytes), and the cache of keys and values.
   int64_t stream_bytes = 0, kv_bytes = 0;
 };
 struct RankPlan {
