@@ -2,7 +2,6 @@
 // The products that a call of so many tokens is made of, from the shape of a model and its configuration alone.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -45,7 +44,9 @@ std::vector<ModelOperator> ListModelOperators(const DecoderConfig& config, const
 // Rows of a call, its first position, and rows of the LM head.
 struct CallShape {
   int64_t start = 0, rows = 0, head_rows = 0;
-  auto operator<=>(const CallShape&) const = default;
+  bool operator<(const CallShape& other) const {
+    return std::tie(start, rows, head_rows) < std::tie(other.start, other.rows, other.head_rows);
+  }
 };
 
 // Lengths of the rows of a call.

@@ -58,7 +58,7 @@ ScreenedInput Convert(const Simd& simd, const float* x, int64_t cols) {
   for (int64_t i = 0; i < cols; ++i) squares += static_cast<double>(x[i]) * static_cast<double>(x[i]);
   input.norm = std::sqrt(squares) * kRoundedUp;
   // A product of a column is rounded once, a sum of it once for every later column of its lane and every fold.
-  const auto roundings = static_cast<double>(cols / kDotLanes + 8);
+  const double roundings = static_cast<double>(cols) / kDotLanes + 9;
   const double rounding = roundings * 0x1p-24 / (1.0 - roundings * 0x1p-24);  // over |x| |w|
   const double root = std::sqrt(static_cast<double>(cols)) * kRoundedUp;
   input.error =

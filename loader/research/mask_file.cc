@@ -32,7 +32,7 @@ std::string Entry(const std::string& name, const std::string& key, const Json& v
     return number < 2 ? kNames[number] : integer(int_bits);
   }
   if (value.is_string()) {
-    const std::string text = value.get<std::string>();
+    std::string text = value.get<std::string>();
     if (text == "sc" || text == "fp" || text == "fp8_e4m3" || text == "mxint8") return text;
     if (text == "int") return integer(int_bits);
     if (text.size() == 4 && text.substr(0, 3) == "int" && text[3] >= '2' && text[3] <= '8') {

@@ -118,7 +118,7 @@ class NonlinearFile : public testing::Test {
     Metadata metadata = {{"schema", "stoch-nonlinear-v1"}, {"function", "exp"}};
   };
   std::filesystem::path Write(const Parts& parts) {
-    const auto path = scratch_.path() / "table.safetensors";
+    auto path = scratch_.path() / "table.safetensors";
     std::vector<SafetensorsSpec> specs;
     const std::pair<const char*, const std::vector<float>*> all[] = {
         {"cuts", &parts.cuts}, {"values", &parts.values}, {"slopes", &parts.slopes}};
