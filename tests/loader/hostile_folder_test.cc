@@ -314,7 +314,7 @@ TEST(HostileIndex, ShardThatIsAFolderOrBroken) {
   WriteTinyModel(folder.path(), model);
   const fs::path shard = folder / "model-00002-of-00002.safetensors";
   fs::resize_file(shard, 20);
-  ExpectRefused(folder.path(), {"model-00002-of-00002.safetensors: header length"});
+  ExpectRefused(folder.path(), {"model-00002-of-00002.safetensors: no safetensors file, or cut short: header length"});
   fs::remove(shard);
   fs::create_directory(shard);
   ExpectRefused(folder.path(), {"model-00002-of-00002.safetensors: expected a regular file"});
