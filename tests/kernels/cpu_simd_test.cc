@@ -154,8 +154,9 @@ TEST_P(CpuSimd, PanelsAreTheScalarProducts) {
                             expected.data());
         const Array<uint8_t> table = MakeArray<uint8_t>(PanelLoops::kTableBytes);
         const Array<uint16_t> sums = MakeArray<uint16_t>(kBlocks * kBlockRows * PanelLoops::kRows);
-        simd_->panel->add(panel.data(), lefts, dims, lookup->op->levels, blocks.data(), dims * kBlockRows, kBlocks,
-                          table.get(), sums.get());
+        const uint8_t* codes[kBlocks];
+        for (int64_t b = 0; b < kBlocks; ++b) codes[b] = blocks.data() + b * dims * kBlockRows;
+        simd_->panel->add(panel.data(), lefts, dims, lookup->op->levels, codes, kBlocks, table.get(), sums.get());
         for (int64_t b = 0; b < kBlocks; ++b) {
           std::vector<int32_t> actual(static_cast<size_t>(lefts * kBlockRows), 5);
           simd_->panel->sums(sums.get(), b, lefts, dims, b == 1, actual.data());
@@ -190,7 +191,8 @@ TEST_P(CpuSimd, PanelsDoNotOverflow) {
     const Array<uint8_t> table = MakeArray<uint8_t>(PanelLoops::kTableBytes);
     const Array<uint16_t> sums = MakeArray<uint16_t>(kBlockRows * PanelLoops::kRows);
     std::vector<int32_t> acc(kBlockRows);
-    simd_->panel->add(&row, 1, kDims, lookup->op->levels, block.data(), 0, 1, table.get(), sums.get());
+    const uint8_t* const codes = block.data();
+    simd_->panel->add(&row, 1, kDims, lookup->op->levels, &codes, 1, table.get(), sums.get());
     simd_->panel->sums(sums.get(), 0, 1, kDims, false, acc.data());
     for (const int32_t sum : acc) EXPECT_EQ(sum, (negative ? 128 : -128) * kDims);
   }

@@ -6,10 +6,8 @@
 // V is a register of the instruction set, a type without linkage, so that every instantiation stays inside the file that
 // makes it (avx512.h says why); count_vectors_x86.h and sc_neon.cc have them. Its functions are always inlined:
 //   Bytes, Words             GCC vectors of kBytes / 1 uint8_t, kBytes / 2 uint16_t
-//   Load(p)                  kBytes bytes, aligned
 //   Gather(rows, at)         16 bytes from each of rows[i] + at, i < kBytes / 16, one after the other
 //   Settle(v)                v is computed here: GCC makes a tree of a chain of additions, whose leaves do not fit registers
-//   UnpackLow, UnpackHigh    bytes in turns, in pieces of 16 bytes, from the low or high halves of the pieces
 #pragma once
 
 #include <cstdint>
@@ -46,7 +44,7 @@ struct CountVectors {
     bool any = false;
   };
 
-  // table[code][row] of one dimension. Rows from num_left on count as 0.
+  // table[code][row] of one dimension, of levels up to `top`. Rows from num_left on count as 0.
   static void MakeTable(const ScPanelLeft* left, int64_t num_left, int64_t dim, int top, uint8_t* table,
                         Excess* excess) {
     alignas(64) static constexpr uint8_t kZeros[kLevels] = {};
@@ -62,7 +60,7 @@ struct CountVectors {
       Bytes invert;
       memcpy(&invert, negative + r * V::kBytes, sizeof(invert));
       const Bytes bias = kBias - invert;  // -count = ~count + 1
-      for (int level = 0; level < kLevels; level += 16) {
+      for (int level = 0; level <= top; level += 16) {
         Bytes counts[16];
         Transpose(rows + r * V::kBytes, level, counts);
         for (int i = 0; i < 16; ++i) {
@@ -77,16 +75,17 @@ struct CountVectors {
     }
   }
 
-  // sums of num_blocks * 64 right rows, set where `first`, else added to; dims <= kDims.
-  static void Add(const uint8_t* table, int64_t dims, int top, const Excess* excess, const uint8_t* blocks,
-                  int64_t block_stride, int64_t num_blocks, bool first, Sums* sums) {
+  // sums of num_blocks * 64 right rows over dimensions [begin, begin + dims) of `blocks`, dims <= kDims: set where begin is
+  // 0, else added to.
+  static void Add(const uint8_t* table, int64_t begin, int64_t dims, int top, const Excess* excess,
+                  const uint8_t* const* blocks, int64_t num_blocks, Sums* sums) {
     bool any = false;
     for (int64_t i = 0; i < dims; ++i) any = any || excess[i].any;
     for (int64_t b = 0; b < num_blocks; ++b, sums += kBlockRows) {
-      const uint8_t* codes = blocks + b * block_stride;
+      const uint8_t* codes = blocks[b] + begin * kBlockRows;
       for (int64_t r = 0; r < kBlockRows; ++r) {
         Sums sum{};
-        if (!first) sum = sums[r];
+        if (begin > 0) sum = sums[r];
         if (dims == kDims) {
           AddAll(table, codes + r, &sum, std::make_index_sequence<kDims>());
         } else {
@@ -140,9 +139,14 @@ struct CountVectors {
   }
   __attribute__((always_inline)) static inline void Interleave(const Bytes* from, Bytes* to) {
     for (int i = 0; i < 8; ++i) {
-      to[2 * i] = V::UnpackLow(from[i], from[i + 8]);
-      to[2 * i + 1] = V::UnpackHigh(from[i], from[i + 8]);
+      to[2 * i] = Unpack<0>(from[i], from[i + 8], std::make_index_sequence<V::kBytes>());
+      to[2 * i + 1] = Unpack<8>(from[i], from[i + 8], std::make_index_sequence<V::kBytes>());
     }
+  }
+  // Bytes of a and b in turns, in pieces of 16, from byte kFrom of each piece on.
+  template <size_t kFrom, size_t... kI>
+  __attribute__((always_inline)) static inline Bytes Unpack(Bytes a, Bytes b, std::index_sequence<kI...>) {
+    return __builtin_shufflevector(a, b, (kI / 16 * 16 + kFrom + kI % 16 / 2 + kI % 2 * V::kBytes)...);
   }
 
   __attribute__((always_inline)) static inline void SplitExcess(Bytes invert, int r, Bytes* counts, Excess* excess) {
@@ -163,7 +167,9 @@ struct CountVectors {
   __attribute__((always_inline)) static inline void AddOne(const uint8_t* vectors, uint8_t code, Sums* sum) {
     const uint8_t* at = vectors + size_t{code} * kWidth;
     for (int g = 0; g < kRegisters; ++g) {
-      const Words counts = reinterpret_cast<Words>(V::Load(at + g * V::kBytes));
+      Words counts;
+      memcpy(&counts, __builtin_assume_aligned(at + g * V::kBytes, V::kBytes), sizeof(counts));
+      V::Settle(counts);
       sum->all[g] += counts;
       sum->odd[g] += counts >> 8;
       V::Settle(sum->all[g]);
@@ -247,8 +253,8 @@ struct Panel {
     }
   }
 
-  static void Add(const ScPanelLeft* left, int64_t num_left, int64_t dims, int levels, const uint8_t* blocks,
-                  int64_t block_stride, int64_t num_blocks, uint8_t* table, uint16_t* sums) {
+  static void Add(const ScPanelLeft* left, int64_t num_left, int64_t dims, int levels, const uint8_t* const* blocks,
+                  int64_t num_blocks, uint8_t* table, uint16_t* sums) {
     WithWidth(
         num_left, [&]<typename Vectors>() __attribute__((always_inline)) {
           typename Vectors::Excess excess[Vectors::kDims];
@@ -258,8 +264,8 @@ struct Panel {
               Vectors::MakeTable(left, num_left, begin + i, levels - 1,
                                  table + i * (PanelLoops::kTableBytes / Vectors::kDims), &excess[i]);
             }
-            Vectors::Add(table, part, levels - 1, excess, blocks + begin * kBlockRows, block_stride, num_blocks,
-                         begin == 0, reinterpret_cast<typename Vectors::Sums*>(sums));
+            Vectors::Add(table, begin, part, levels - 1, excess, blocks, num_blocks,
+                         reinterpret_cast<typename Vectors::Sums*>(sums));
           }
         });
   }

@@ -16,19 +16,10 @@ struct Register16 {
   __attribute__((always_inline)) static inline __m128i Piece(const uint8_t* at) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
   }
-  __attribute__((always_inline)) static inline Bytes Load(const uint8_t* at) {
-    return reinterpret_cast<Bytes>(_mm_load_si128(reinterpret_cast<const __m128i*>(at)));
-  }
   __attribute__((always_inline)) static inline Bytes Gather(const uint8_t* const* rows, int64_t at) {
     return reinterpret_cast<Bytes>(Piece(rows[0] + at));
   }
   __attribute__((always_inline)) static inline void Settle(Words& v) { asm("" : "+x"(v)); }
-  __attribute__((always_inline)) static inline Bytes UnpackLow(Bytes a, Bytes b) {
-    return reinterpret_cast<Bytes>(_mm_unpacklo_epi8(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
-  }
-  __attribute__((always_inline)) static inline Bytes UnpackHigh(Bytes a, Bytes b) {
-    return reinterpret_cast<Bytes>(_mm_unpackhi_epi8(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
-  }
 };
 
 template <typename Tag>
@@ -40,19 +31,10 @@ struct Register32 {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(Register16<Tag>::Piece(rows[0] + at)),
                                    Register16<Tag>::Piece(rows[1] + at), 1);
   }
-  __attribute__((always_inline)) static inline Bytes Load(const uint8_t* at) {
-    return reinterpret_cast<Bytes>(_mm256_load_si256(reinterpret_cast<const __m256i*>(at)));
-  }
   __attribute__((always_inline)) static inline Bytes Gather(const uint8_t* const* rows, int64_t at) {
     return reinterpret_cast<Bytes>(Pieces(rows, at));
   }
   __attribute__((always_inline)) static inline void Settle(Words& v) { asm("" : "+x"(v)); }
-  __attribute__((always_inline)) static inline Bytes UnpackLow(Bytes a, Bytes b) {
-    return reinterpret_cast<Bytes>(_mm256_unpacklo_epi8(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
-  }
-  __attribute__((always_inline)) static inline Bytes UnpackHigh(Bytes a, Bytes b) {
-    return reinterpret_cast<Bytes>(_mm256_unpackhi_epi8(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
-  }
 };
 
 #if defined(__AVX512BW__)
@@ -61,20 +43,11 @@ struct Register64 {
   static constexpr int kBytes = 64;
   using Bytes = uint8_t __attribute__((vector_size(kBytes)));
   using Words = uint16_t __attribute__((vector_size(kBytes)));
-  __attribute__((always_inline)) static inline Bytes Load(const uint8_t* at) {
-    return reinterpret_cast<Bytes>(_mm512_load_si512(at));
-  }
   __attribute__((always_inline)) static inline Bytes Gather(const uint8_t* const* rows, int64_t at) {
     return reinterpret_cast<Bytes>(_mm512_inserti64x4(_mm512_castsi256_si512(Register32<Tag>::Pieces(rows, at)),
                                                       Register32<Tag>::Pieces(rows + 2, at), 1));
   }
   __attribute__((always_inline)) static inline void Settle(Words& v) { asm("" : "+v"(v)); }
-  __attribute__((always_inline)) static inline Bytes UnpackLow(Bytes a, Bytes b) {
-    return reinterpret_cast<Bytes>(_mm512_unpacklo_epi8(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
-  }
-  __attribute__((always_inline)) static inline Bytes UnpackHigh(Bytes a, Bytes b) {
-    return reinterpret_cast<Bytes>(_mm512_unpackhi_epi8(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
-  }
 };
 #endif
 

@@ -12,11 +12,8 @@ struct Register {
   static constexpr int kBytes = 16;
   using Bytes = uint8_t __attribute__((vector_size(kBytes)));
   using Words = uint16_t __attribute__((vector_size(kBytes)));
-  static Bytes Load(const uint8_t* at) { return vld1q_u8(at); }
   static Bytes Gather(const uint8_t* const* rows, int64_t at) { return vld1q_u8(rows[0] + at); }
   static void Settle(Words& v) { asm("" : "+w"(v)); }
-  static Bytes UnpackLow(Bytes a, Bytes b) { return vzip1q_u8(a, b); }
-  static Bytes UnpackHigh(Bytes a, Bytes b) { return vzip2q_u8(a, b); }
 };
 using Loops = Panel<Register, Register, Register>;
 

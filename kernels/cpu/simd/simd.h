@@ -51,11 +51,12 @@ struct PanelLoops {
   static constexpr int64_t kDims = 128;            // dimensions of a call, at most: sums have 16 bits
   static constexpr int64_t kTableBytes = 1 << 18;  // scratch of `add`
 
-  // Leaves the sums of signed counts of num_left <= kRows left rows and num_blocks * 64 right codes over dims <=
-  // kDims dimensions in `sums`, uint16_t [num_blocks * 64][kRows] in an order of its own.
+  // Leaves the sums of signed counts of num_left <= kRows left rows and of num_blocks blocks of 64 right rows, whose codes
+  // blocks[i] has as [dims][64], over dims <= kDims dimensions in `sums`, uint16_t [num_blocks * 64][kRows] in an order of
+  // its own.
   // Requires: every row's table has `levels` levels, and counts of at most 127, but 128 at the largest; `table`, kTableBytes of scratch, and `sums` aligned to 64 bytes.
-  void (*add)(const ScPanelLeft* left, int64_t num_left, int64_t dims, int levels, const uint8_t* blocks,
-              int64_t block_stride, int64_t num_blocks, uint8_t* table, uint16_t* sums);
+  void (*add)(const ScPanelLeft* left, int64_t num_left, int64_t dims, int levels, const uint8_t* const* blocks,
+              int64_t num_blocks, uint8_t* table, uint16_t* sums);
   // acc[t * 64 + r] of one block from what `add` left, set or added to.
   void (*sums)(const uint16_t* sums, int64_t block, int64_t num_left, int64_t dims, bool add, int32_t* acc);
   int64_t min_rows;  // left rows from which on this takes less time than Simd::sc_block

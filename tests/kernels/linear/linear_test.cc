@@ -205,6 +205,33 @@ TEST_P(LinearTest, ProloguesAndSeveralWeights) {
   }
 }
 
+// Many rows with weights of one spec and different sizes, which CPUs cut into blocks together.
+TEST_P(LinearTest, ManyRowsWithSeveralWeights) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  constexpr int64_t kTokens = 70, kCols = 300;
+  const LinearSpec spec = Spec({{"chunk_d", "128"}, {"halve", "1"}});
+  const Matrix x = test::RandomMatrix(51, kTokens, kCols);
+  const DeviceTensor in = Upload(*backend, x);
+  std::vector<std::unique_ptr<Stored>> stored;
+  std::vector<std::unique_ptr<LinearWeight>> weights;
+  std::vector<DeviceTensor> outs;
+  LinearCall call;
+  call.site = {0, "qkv"};
+  call.x = in.view();
+  for (const int64_t rows : {300, 65, 40}) {
+    stored.push_back(
+        std::make_unique<Stored>(test::RandomMatrix(60 + static_cast<uint64_t>(rows), rows, kCols), DType::kF16));
+    weights.push_back(backend->MakeLinear(backend->devices().front(), {&stored.back()->source, 1}, spec));
+    call.weights.push_back(weights.back().get());
+    outs.push_back(Upload(*backend, Matrix(kTokens, rows)));
+  }
+  for (const DeviceTensor& out : outs) call.outs.push_back(out.view());
+  backend->Linear(call);
+  for (size_t i = 0; i < outs.size(); ++i) {
+    EXPECT_TRUE(test::SameBits(outs[i].Read(), Define(x, stored[i]->values, spec).values)) << "weight " << i;
+  }
+}
+
 // A column slice of a wider buffer as input and as output, as a model's fused buffers are.
 // Products that underflow to -0 in every lane, in a row that a vector has to pad: the total is +0 all the same.
 TEST_P(LinearTest, UnderflowingProductsAddUpToPlusZero) {
