@@ -13,8 +13,10 @@
 #include <variant>
 #include <vector>
 
+#include "engine/grammar/dead_ends.h"
 #include "engine/grammar/json_text.h"
 #include "engine/grammar/long_strings.h"
+#include "engine/grammar/reason.h"
 #include "engine/grammar/schema_check.h"
 #include "kernels/base/error.h"
 #include "kernels/logit_queries.h"
@@ -45,19 +47,19 @@ namespace {
 
 constexpr size_t kMostCompiled = 64;
 constexpr size_t kMostCompiledBytes = size_t{256} << 20;
-constexpr size_t kMostWords = 400;  // of a reason: grammars are quoted in some
 // Between tokens of JSON: a small model that may write more of it writes nothing else.
 constexpr int kMaxWhitespace = 1;
 
-std::string Shortened(std::string words) {
-  if (words.size() > kMostWords) words.resize(kMostWords);
-  return words;
+// A grammar that an answer can complete. Errors: InvalidInput for one that leads where no text is.
+xgrammar::Grammar Completable(xgrammar::Grammar grammar) {
+  if (const std::string why = WhyNoText(grammar.ToString()); !why.empty()) throw InvalidInput(why);
+  return grammar;
 }
 
 xgrammar::CompiledGrammar CompileSchema(xgrammar::GrammarCompiler& compiler, const std::string& schema) {
   CheckSchema(schema);
-  const auto grammar = xgrammar::Grammar::FromJSONSchema(schema, /*any_whitespace=*/true, std::nullopt, std::nullopt,
-                                                         /*strict_mode=*/true, kMaxWhitespace);
+  const auto grammar = Completable(xgrammar::Grammar::FromJSONSchema(
+      schema, /*any_whitespace=*/true, std::nullopt, std::nullopt, /*strict_mode=*/true, kMaxWhitespace));
   const std::string counted = WithCountedStrings(grammar.ToString());
   return counted.empty() ? compiler.CompileGrammar(grammar) : compiler.CompileGrammar(counted, "root");
 }
@@ -66,7 +68,7 @@ xgrammar::CompiledGrammar CompileTag(xgrammar::GrammarCompiler& compiler, const 
   CheckSchemasOfTag(tag);
   const auto grammar = xgrammar::Grammar::FromStructuralTag(tag);
   if (!std::holds_alternative<xgrammar::Grammar>(grammar)) return compiler.CompileStructuralTag(tag);  // says why not
-  const std::string counted = WithCountedStrings(std::get<xgrammar::Grammar>(grammar).ToString());
+  const std::string counted = WithCountedStrings(Completable(std::get<xgrammar::Grammar>(grammar)).ToString());
   return counted.empty() ? compiler.CompileStructuralTag(tag) : compiler.CompileGrammar(counted, "root");
 }
 
@@ -74,8 +76,10 @@ xgrammar::CompiledGrammar CompileWith(xgrammar::GrammarCompiler& compiler, const
   switch (grammar.kind) {
     case GrammarSpec::Kind::kJson: return CompileSchema(compiler, R"({"type":"object","additionalProperties":true})");
     case GrammarSpec::Kind::kJsonSchema: return CompileSchema(compiler, grammar.text);
-    case GrammarSpec::Kind::kRegex: return compiler.CompileRegex(grammar.text);
-    case GrammarSpec::Kind::kEbnf: return compiler.CompileGrammar(grammar.text, "root");
+    case GrammarSpec::Kind::kRegex:
+      return compiler.CompileGrammar(Completable(xgrammar::Grammar::FromRegex(grammar.text)));
+    case GrammarSpec::Kind::kEbnf:
+      return compiler.CompileGrammar(Completable(xgrammar::Grammar::FromEBNF(grammar.text)));
     case GrammarSpec::Kind::kStructuralTag: return CompileTag(compiler, grammar.text);
     case GrammarSpec::Kind::kNone: break;
   }
@@ -136,7 +140,7 @@ class Guide final : public TokenGuide {
     } catch (const std::bad_alloc&) {
       throw;
     } catch (const std::exception& error) {
-      throw InvalidInput("the grammar fails: " + Shortened(error.what()));
+      throw InvalidInput("the grammar fails: " + ReasonOf(GrammarSpec::Kind::kNone, error.what()));
     }
     const double took = ThreadSeconds() - start;
     seconds_ += took;
@@ -196,14 +200,14 @@ xgrammar::CompiledGrammar GrammarCompiler::State::Get(const GrammarSpec& grammar
   ignored.clear();
   try {
     xgrammar::CompiledGrammar result = CompileWith(Compiler(), grammar);
-    if (!ignored.empty()) throw InvalidInput(Shortened(std::exchange(ignored, {})));
+    if (!ignored.empty()) throw InvalidInput(ReasonOf(grammar.kind, std::exchange(ignored, {})));
     compiled.push_front({digest, result, result.MemorySizeBytes()});
   } catch (const InvalidInput&) {
     throw;
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& error) {
-    throw InvalidInput(Shortened(error.what()));
+    throw InvalidInput(ReasonOf(grammar.kind, error.what()));
   }
   size_t bytes = 0;
   for (const Compiled& one : compiled) bytes += one.bytes;

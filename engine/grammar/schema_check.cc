@@ -2,7 +2,6 @@
 #include "engine/grammar/schema_check.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -11,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/grammar/schema_values.h"
 #include "kernels/base/error.h"
 #include "loader/bounded_json.h"
 #include "loader/quote.h"
@@ -34,8 +34,19 @@ constexpr std::string_view kWhole[] = {"$ref", "const", "enum", "anyOf", "oneOf"
 // Schemas in a schema: a member each, members of a member, entries of a member.
 constexpr std::string_view kOne[] = {"items", "additionalProperties", "unevaluatedProperties", "unevaluatedItems"};
 constexpr std::string_view kNamed[] = {"properties", "patternProperties"};
+constexpr std::string_view kOptions[] = {"anyOf", "oneOf", "allOf"};
+constexpr std::string_view kBounds[] = {"minLength",        "maxLength",        "minimum",   "maximum",
+                                        "exclusiveMinimum", "exclusiveMaximum", "minItems",  "maxItems",
+                                        "minProperties",    "maxProperties",    "multipleOf"};
+// Formats that xgrammar reads, in front of a pattern; others are annotations.
+constexpr std::string_view kFormats[] = {
+    "email",    "date", "time", "date-time",     "duration",     "ipv4",         "ipv6",
+    "hostname", "uuid", "uri",  "uri-reference", "uri-template", "json-pointer", "relative-json-pointer"};
+constexpr int kMostOptions = 32;  // nested, next to a type
 constexpr std::string_view kImplyType[] = {"properties", "additionalProperties", "unevaluatedProperties",
                                            "items",      "prefixItems",          "unevaluatedItems"};
+
+constexpr std::string_view kImplyArray[] = {"items", "prefixItems", "unevaluatedItems"};
 
 template <class List>
 std::string_view FirstOf(const SortedJson& schema, const List& keywords) {
@@ -45,58 +56,18 @@ std::string_view FirstOf(const SortedJson& schema, const List& keywords) {
   return {};
 }
 
-// The narrowest type of a value.
-std::string TypeOf(const SortedJson& value) {
-  if (!value.is_number()) return value.type_name();
-  const bool is_whole = value.is_number_integer() || std::floor(value.get<double>()) == value.get<double>();
-  return is_whole ? "integer" : "number";
+std::set<std::string> NamesOf(const SortedJson& type) {
+  std::set<std::string> names;
+  for (const SortedJson& one : type.is_array() ? type : SortedJson::array({type})) {
+    if (one.is_string()) names.insert(one.get<std::string>());
+  }
+  return names;
 }
 
 // Whether every type of `inner` is one of `outer`.
-bool AllowsTypes(const SortedJson& outer, const SortedJson& inner) {
-  const auto names = [](const SortedJson& type) {
-    std::set<std::string> all;
-    for (const SortedJson& one : type.is_array() ? type : SortedJson::array({type})) {
-      if (one.is_string()) all.insert(one.get<std::string>());
-    }
-    return all;
-  };
-  std::set<std::string> allowed = names(outer);
-  if (allowed.contains("number")) allowed.insert("integer");
-  const std::set<std::string> wanted = names(inner);
-  return std::includes(allowed.begin(), allowed.end(), wanted.begin(), wanted.end());
-}
-
-// Whether `c`, as one character of a pattern or an escaped one, is a quote, a backslash or a control character, which JSON
-// writes in another way than the grammar of a pattern does.
-bool IsEscapedInJson(char c, bool escaped) {
-  if (!escaped) return c == '"' || static_cast<unsigned char>(c) < 0x20;
-  return c == '"' || c == '\\' || std::string_view("nrtfvbcxu0").find(c) != std::string_view::npos;
-}
-
-// Whether a pattern names such a character outside of [classes], which the grammar gets right.
-bool NeedsEscapes(std::string_view pattern) {
-  bool in_class = false;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    const bool escaped = pattern[i] == '\\' && i + 1 < pattern.size();
-    if (escaped) ++i;
-    if (!escaped && pattern[i] == '[') in_class = true;
-    if (!escaped && pattern[i] == ']') in_class = false;
-    if (!in_class && IsEscapedInJson(pattern[i], escaped)) return true;
-  }
-  return false;
-}
-
-// Whether no number of the six decimals that the grammar of a range has is within it.
-bool IsTooNarrow(const SortedJson& schema) {
-  constexpr double kUnits = 1e6;
-  double low = -1e300, high = 1e300;
-  for (const auto& [name, value] : schema.items()) {
-    if (!value.is_number()) continue;
-    if (name == "minimum" || name == "exclusiveMinimum") low = std::max(low, value.get<double>());
-    if (name == "maximum" || name == "exclusiveMaximum") high = std::min(high, value.get<double>());
-  }
-  return low > -1e9 && high < 1e9 && low <= high && std::ceil(low * kUnits - 1e-6) > std::floor(high * kUnits + 1e-6);
+bool AllowsTypes(std::set<std::string> outer, const std::set<std::string>& inner) {
+  if (outer.contains("number")) outer.insert("integer");
+  return std::includes(outer.begin(), outer.end(), inner.begin(), inner.end());
 }
 
 class SchemaWalk {
@@ -139,6 +110,7 @@ class SchemaWalk {
         Refuse(place, std::string(bound) + " is below 0");
       }
     }
+    CheckForms(place);
     if (const auto whole = FirstOf(schema, kWhole); !whole.empty()) {
       CheckWhole(place, whole);
     } else {
@@ -146,47 +118,105 @@ class SchemaWalk {
     }
   }
 
-  // Refuses values or options that are not of the `type` next to them, which xgrammar does not read.
-  static void CheckTypeBeside(const Place& place, std::string_view whole) {
+  // Refuses keywords whose values are of a kind that xgrammar does not name.
+  static void CheckForms(const Place& place) {
     const SortedJson& schema = *place.schema;
-    const auto type = schema.find("type");
-    if (type == schema.end() || whole == "$ref") return;
-    const SortedJson& read = schema.at(std::string(whole));
-    const auto is_of_type = [&](const SortedJson& value) { return AllowsTypes(*type, TypeOf(value)); };
-    const auto has_type = [&](const SortedJson& option) {
-      if (!option.is_object()) return false;
-      if (option.contains("const")) return is_of_type(option.at("const"));
-      if (option.contains("type")) return AllowsTypes(*type, option.at("type"));
-      return !FirstOf(option, kWhole).empty() || !FirstOf(option, kImplyType).empty();
-    };
-    const bool are_values = whole == "enum";
-    const bool agree = whole == "const"
-                           ? is_of_type(read)
-                           : !read.is_array() || std::all_of(read.begin(), read.end(), [&](const SortedJson& entry) {
-                               return are_values ? is_of_type(entry) : has_type(entry);
-                             });
-    if (!agree) Refuse(place, Quoted(whole) + " has what is not of \"type\"");
+    for (const auto& [name, value] : schema.items()) {
+      const std::string_view keyword = name;
+      if ((keyword == "pattern" || keyword == "format" || keyword == "$ref") && !value.is_string()) {
+        Refuse(place, Quoted(keyword) + " is not a string");
+      }
+      const bool is_bound = std::find(std::begin(kBounds), std::end(kBounds), keyword) != std::end(kBounds);
+      if (is_bound && !value.is_number()) Refuse(place, Quoted(keyword) + " is not a number");
+      if (keyword == "type" && value.is_array() && value.empty()) Refuse(place, "\"type\" is empty");
+    }
+    const auto required = schema.find("required");
+    if (required == schema.end()) return;
+    const auto is_string = [](const SortedJson& name) { return name.is_string(); };
+    if (!required->is_array() || !std::all_of(required->begin(), required->end(), is_string)) {
+      Refuse(place, "\"required\" is not a list of strings");
+    }
   }
 
-  // Values of const and enum are taken as they are, whatever else but their type is said about them.
+  // Types that a value of the schema may have; "any" is one where it does not say. depth: of schemas that lead here.
+  std::set<std::string> TypesOf(const SortedJson& schema, int depth = 0) const {
+    if (!schema.is_object() || depth == kMostOptions) return {"any"};
+    if (schema.contains("type")) return NamesOf(schema.at("type"));
+    const std::string whole(FirstOf(schema, kWhole));
+    if (whole.empty()) {
+      if (FirstOf(schema, kImplyType).empty()) return {"any"};
+      return {FirstOf(schema, kImplyArray).empty() ? "object" : "array"};
+    }
+    const SortedJson& read = schema.at(whole);
+    if (whole == "const") return {TypeOf(read)};
+    if (whole == "$ref") {
+      const SortedJson* found = Find(read);
+      return found == nullptr ? std::set<std::string>{"any"} : TypesOf(*found, depth + 1);
+    }
+    std::set<std::string> types;
+    if (!read.is_array()) return types;
+    for (const SortedJson& entry : read) {
+      if (whole == "enum") types.insert(TypeOf(entry));
+      if (whole != "enum") types.merge(TypesOf(entry, depth + 1));
+    }
+    return types;
+  }
+
+  // Refuses values or options that are not of the `type` next to them, which xgrammar does not read.
+  void CheckTypeBeside(const Place& place, std::string_view whole) const {
+    SortedJson rest = *place.schema;
+    if (!rest.contains("type")) return;
+    const std::set<std::string> type = NamesOf(rest.at("type"));
+    rest.erase("type");
+    if (!AllowsTypes(type, TypesOf(rest))) Refuse(place, Quoted(whole) + " has what is not of \"type\"");
+  }
+
+  // Refuses values of const and enum that do not keep to the bounds next to them, and next to them what is not compared.
+  static void CheckValues(const Place& place, std::string_view whole) {
+    const SortedJson& schema = *place.schema;
+    const SortedJson& read = schema.at(std::string(whole));
+    const SortedJson values = whole == "const" ? SortedJson::array({read}) : read;
+    if (const auto other = FirstOf(schema, kOptions); !other.empty()) RefuseBeside(place, other, whole);
+    if (whole == "const" && schema.contains("enum")) {
+      const SortedJson& choices = schema.at("enum");
+      if (std::find(choices.begin(), choices.end(), read) == choices.end()) {
+        Refuse(place, "\"const\" is not one of \"enum\"");
+      }
+    }
+    if (!values.is_array()) return;
+    for (const SortedJson& value : values) {
+      for (const std::string_view keyword : UncomparedBy(value)) {
+        if (schema.contains(keyword)) RefuseBeside(place, keyword, whole);
+      }
+      if (const auto bound = BrokenBound(schema, value); !bound.empty()) {
+        Refuse(place, Quoted(whole) + " has a value that " + Quoted(bound) + " does not allow");
+      }
+    }
+  }
+
+  [[noreturn]] static void RefuseBeside(const Place& place, std::string_view keyword, std::string_view whole) {
+    Refuse(place, Quoted(keyword) + " next to " + Quoted(whole) + " is not supported");
+  }
+
   void CheckWhole(const Place& place, std::string_view whole) {
     CheckTypeBeside(place, whole);
-    if (whole == "const" || whole == "enum") return;
+    if (whole == "const" || whole == "enum") return CheckValues(place, whole);
     const SortedJson& schema = *place.schema;
     std::vector<std::string_view> dropped(std::begin(kOfObjects), std::end(kOfObjects));
     dropped.insert(dropped.end(), std::begin(kOfOthers), std::end(kOfOthers));
     for (const std::string_view other : kWhole) {
       if (other != whole) dropped.push_back(other);
     }
-    if (const auto other = FirstOf(schema, dropped); !other.empty()) {
-      Refuse(place, Quoted(other) + " next to " + Quoted(whole) + " is not supported");
-    }
+    if (const auto other = FirstOf(schema, dropped); !other.empty()) RefuseBeside(place, other, whole);
+    const auto more = schema.find("additionalProperties");
+    if (more != schema.end() && *more != true) RefuseBeside(place, "additionalProperties", whole);
     const SortedJson& value = schema.at(std::string(whole));
     if (whole == "$ref") {
-      Follow(value);
-    } else {
-      AddEntries(value, place.path + "/" + std::string(whole));
+      if (const SortedJson* found = Find(value)) Add(*found, value.get<std::string>(), false);
+      return;
     }
+    if (value.is_array() && value.empty()) Refuse(place, Quoted(whole) + " is empty");
+    AddEntries(value, place.path + "/" + std::string(whole));
   }
 
   static void CheckPatterns(const Place& place) {
@@ -198,6 +228,10 @@ class SchemaWalk {
     };
     if (const auto found = schema.find("pattern"); found != schema.end() && found->is_string()) {
       check(found->get_ref<const std::string&>());
+      const auto format = schema.find("format");
+      const bool is_read = format != schema.end() && std::find(std::begin(kFormats), std::end(kFormats),
+                                                               format->get<std::string>()) != std::end(kFormats);
+      if (is_read) RefuseBeside(place, "pattern", "format");
     }
     if (const auto found = schema.find("patternProperties"); found != schema.end() && found->is_object()) {
       for (const auto& [name, value] : found->items()) check(name);
@@ -258,19 +292,20 @@ class SchemaWalk {
     for (size_t i = 0; i < list.size(); ++i) Add(list[i], path + "/" + std::to_string(i), false);
   }
 
-  // As xgrammar finds it, which refuses one that leads nowhere.
-  void Follow(const SortedJson& ref) {
-    if (!ref.is_string()) return;
+  // Where a $ref leads, as xgrammar finds it, which refuses one that leads nowhere; null: nowhere.
+  const SortedJson* Find(const SortedJson& ref) const {
+    if (!ref.is_string()) return nullptr;
     const auto& uri = ref.get_ref<const std::string&>();
-    if (!uri.starts_with("#/")) return;
+    if (uri == "#") return &root_;
+    if (!uri.starts_with("#/")) return nullptr;
     const SortedJson* found = &root_;
     std::istringstream parts(uri.substr(2));
     for (std::string part; std::getline(parts, part, '/');) {
       if (part.empty()) continue;
-      if (!found->is_object() || !found->contains(part)) return;
+      if (!found->is_object() || !found->contains(part)) return nullptr;
       found = &found->at(part);
     }
-    Add(*found, uri, false);
+    return found;
   }
 
   const SortedJson& root_;

@@ -221,10 +221,25 @@ TEST_F(Grammars, AreRefusedWithTheReason) {
   ExpectRefused(Kind::kEbnf, "root ::= other", {"other"});
   ExpectRefused(Kind::kEbnf, "start ::= \"a\"", {"root"});
   ExpectRefused(Kind::kEbnf, "", {"empty"});
+  ExpectRefused(Kind::kEbnf, "root ::= Token(99999)", {"Token id 99999"});
+  ExpectRefused(Kind::kRegex, "a{3,2}", {"upper bound: 3 > 2"});
+  ExpectRefused(Kind::kJsonSchema, R"({"type": "integer", "minimum": 1e300})", {"Integer exceeds maximum limit"});
   ExpectRefused(Kind::kRegex, std::string(kMaxGrammarBytes + 1, 'a'), {"bytes", "65536"});
   test::ExpectInvalid([] { (void)ChoiceGrammar({}); }, {"no choices"});
   test::ExpectInvalid([] { (void)ChoiceGrammar({"a", ""}); }, {"choice 1 is empty"});
   test::ExpectInvalid([] { (void)ChoiceGrammar(std::vector<std::string>(1025, "a")); }, {"1025", "1024"});
+}
+
+// Before the first token, for any kind of grammar.
+TEST_F(Grammars, AreRefusedWhereNoTextCompletesThem) {
+  ExpectRefused(Kind::kEbnf, "root ::= []", {"accepts no text"});
+  ExpectRefused(Kind::kEbnf, "root ::= \"a\" root", {"accepts no text"});
+  ExpectRefused(Kind::kEbnf, "root ::= \"a\" | \"b\" c\nc ::= \"d\" c\n", {"rule \"c\" that accepts no text"});
+  ExpectRefused(Kind::kJsonSchema, R"({"$ref": "#"})", {"accepts no text"});
+  ExpectRefused(Kind::kJsonSchema, R"({"type":"object","required":["a"],"properties":{"a":{"$ref":"#"}}})",
+                {"accepts no text"});
+  EXPECT_EQ(Walk(Kind::kEbnf, "root ::= \"\"\n"), "");
+  EXPECT_EQ(Walk(Kind::kEbnf, "root ::= \"a\" | [a] root \"b\" []*\n").front(), 'a');
 }
 
 }  // namespace

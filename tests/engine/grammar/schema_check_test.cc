@@ -66,6 +66,61 @@ TEST(Schemas, AreRefusedForWhatWouldBeDropped) {
       {R"({"type": "string", "pattern": "a\tb"})", {"pattern"}},
       {R"({"type": "object", "propertyNames": {"pattern": "\""}})", {"#/propertyNames", "pattern"}},
       {R"({"type": "object", "patternProperties": {"^\"": {"type": "null"}}})", {"pattern"}},
+      {R"({"type": "string", "pattern": "a", "format": "email"})", {"\"pattern\" next to \"format\""}},
+      {R"({"anyOf": [{"type": "object"}], "additionalProperties": false})",
+       {"\"additionalProperties\" next to \"anyOf\""}},
+      {R"({"anyOf": []})", {"\"anyOf\" is empty"}},
+      {R"({"type": []})", {"\"type\" is empty"}},
+  };
+  for (const Refused& one : refused) ExpectRefused(one);
+}
+
+// The options and the target of a reference are all that xgrammar reads: their types are looked for as deep as they are.
+TEST(Schemas, AreRefusedForOptionsOfAnotherType) {
+  const std::string wrong = "has what is not of \"type\"";
+  const Refused refused[] = {
+      {R"({"type": "string", "anyOf": [{"enum": ["a", 1]}]})", {wrong}},
+      {R"({"type": "string", "anyOf": [{"properties": {"a": {"type": "null"}}}]})", {wrong}},
+      {R"({"type": "object", "oneOf": [{"items": {"type": "null"}}]})", {wrong}},
+      {R"({"type": "string", "oneOf": [{"anyOf": [{"type": "string"}, {"type": "null"}]}]})", {wrong}},
+      {R"({"type": "string", "allOf": [{"$ref": "#/$defs/n"}], "$defs": {"n": {"type": "integer"}}})", {wrong}},
+      {R"({"type": "string", "anyOf": [{"$ref": "#/x"}], "x": {}})", {wrong}},
+      {R"({"type": "string", "$ref": "#/$defs/n", "$defs": {"n": {"type": "integer"}}})", {"\"$ref\" " + wrong}},
+      {R"({"type": "string", "anyOf": [{"$ref": "#/$defs/n"}], "$defs": {"n": {"anyOf": [{"$ref": "#/$defs/n"}]}}})",
+       {wrong}},
+  };
+  for (const Refused& one : refused) ExpectRefused(one);
+}
+
+// xgrammar writes the values as they are.
+TEST(Schemas, AreRefusedForValuesThatOtherKeywordsForbid) {
+  const Refused refused[] = {
+      {R"({"enum": ["a", "b"], "pattern": "^a"})", {"\"pattern\" next to \"enum\""}},
+      {R"({"const": 4, "multipleOf": 3})", {"\"multipleOf\" next to \"const\""}},
+      {R"({"enum": [{}], "required": ["a"], "properties": {"a": {}}})", {"\"properties\" next to \"enum\""}},
+      {R"({"const": {"a": 1}, "additionalProperties": false})", {"\"additionalProperties\" next to \"const\""}},
+      {R"({"const": [1], "items": {"type": "string"}})", {"\"items\" next to \"const\""}},
+      {R"({"enum": ["a"], "anyOf": [{"const": "b"}]})", {"\"anyOf\" next to \"enum\""}},
+      {R"({"const": 1, "enum": [2, 3]})", {"\"const\" is not one of \"enum\""}},
+      {R"({"enum": ["a", "bcd"], "maxLength": 2})", {"\"enum\" has a value that \"maxLength\" does not allow"}},
+      {R"({"const": "\u00fc", "minLength": 2})", {"\"minLength\""}},
+      {R"({"const": 3, "exclusiveMinimum": 3})", {"\"exclusiveMinimum\""}},
+      {R"({"const": 3, "maximum": 2.5})", {"\"maximum\""}},
+      {R"({"enum": [[1], [1, 2]], "maxItems": 1})", {"\"maxItems\""}},
+      {R"({"const": {}, "minProperties": 1})", {"\"minProperties\""}},
+  };
+  for (const Refused& one : refused) ExpectRefused(one);
+}
+
+TEST(Schemas, AreRefusedForKeywordsOfAnotherForm) {
+  const Refused refused[] = {
+      {R"({"type": "string", "pattern": 3})", {"\"pattern\" is not a string"}},
+      {R"({"type": "string", "format": null})", {"\"format\" is not a string"}},
+      {R"({"$ref": []})", {"\"$ref\" is not a string"}},
+      {R"({"type": "number", "exclusiveMinimum": true})", {"\"exclusiveMinimum\" is not a number"}},
+      {R"({"type": "object", "required": "a"})", {"\"required\" is not a list of strings"}},
+      {R"({"type": "object", "properties": {"p": {"required": [1], "type": "object"}}})",
+       {"#/properties/p", "required"}},
   };
   for (const Refused& one : refused) ExpectRefused(one);
 }
@@ -96,11 +151,16 @@ TEST(Schemas, MayHaveAnnotationsAndWhatIsNotReached) {
           R"({"type": "string", "title": "T", "description": "not", "default": 3, "examples": [{"not": 1}], "x-y": 1})",
           R"({"enum": ["a", {"not": 1}], "type": ["string", "object"], "minLength": 1})",
           R"({"enum": [1, 2.0], "type": "integer"})",
+          R"({"const": 3, "enum": [3, 4], "minimum": 3, "pattern": "^a", "properties": {}})",
+          R"({"enum": ["a", "\u00fc"], "minLength": 1, "maxLength": 1, "minimum": 7})",
+          R"({"type": ["string", "number"], "anyOf": [{"enum": ["a", 1]}, {"$ref": "#/$defs/i"}], "$defs": {"i": {"const": 1}}})",
+          R"({"type": "string", "pattern": "^[0-9]+$", "format": "phone"})",
+          R"({"anyOf": [{"type": "object"}], "additionalProperties": true})",
           R"({"type": "string", "pattern": "^[\"\\\\x]{3}\\d\\.\\w$"})",
           R"({"type": "number", "minimum": 0.5, "maximum": 0.5})",
           R"({"type": "number", "minimum": 0.1, "exclusiveMaximum": 0.100001})",
           R"({"type": "object", "minProperties": 2})",
-          R"({"anyOf": [{"properties": {"a": {"type": "null"}}}, {"$ref": "#/x"}], "type": "object", "x": {}})",
+          R"({"anyOf": [{"properties": {"a": {"type": "null"}}}, {"$ref": "#/x"}], "type": "object", "x": {"type": "object"}})",
           R"({"const": {"contains": 1}})",
           R"({"type": "object", "properties": {"not": {"type": "string"}, "if": {"type": "null"}}})",
           R"({"type": "array", "uniqueItems": false, "maxItems": 2})",
