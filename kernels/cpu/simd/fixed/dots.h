@@ -33,6 +33,7 @@ struct FixedBy {
   // Steps whose products a 32-bit sum holds: 16 times two products of 32752 and 2048 at most are below 2^31.
   static constexpr int64_t kSteps = 16;
   static constexpr int64_t kLine = 64;
+  static constexpr int64_t kByteRowsAhead = 6144;  // of their use rows of bytes are prefetched into L2
   // Registers of a step. One row of either has few sums: two of each are added to in turns.
   static constexpr int Depth(int x_rows, int w_rows) { return x_rows * w_rows == 1 ? 2 : 1; }
   static_assert(2 * kElements <= FixedLoops::kPad);
@@ -156,24 +157,16 @@ struct FixedBy {
           : Tile<kX, kW>(x, cols, load, rest, nothing, sums, sums_stride);
   }
 
-  // Rows of bytes, of one row of x. Tiles of as many rows as stored numbers have: a row takes half as long.
+  // Rows of bytes with one row of x, one by one: memory is what bounds them, and its lines come in order.
   static void ByteRows(const FixedRows& x, const ExactRows& w, int64_t num_w, int64_t cols, int64_t* sums) {
-    const char* rows = static_cast<const char*>(w.data);
-    const auto tile = [&]<int kW>(int64_t r) __attribute__((always_inline)) {
-      const char* first = rows + r * w.stride;
-      const int64_t stride = w.stride;
-      const auto load = [ first, stride ](int row, int64_t i) __attribute__((always_inline)) {
-        return V::WidenBytes(first + row * stride + i);
+    for (int64_t r = 0; r < num_w; ++r) {
+      const char* row = static_cast<const char*>(w.data) + r * w.stride;
+      const auto load = [row](int, int64_t i) __attribute__((always_inline)) { return V::WidenBytes(row + i); };
+      const auto prefetch = [row](int64_t i) __attribute__((always_inline)) {
+        __builtin_prefetch(row + i + kByteRowsAhead, 0, 2);
       };
-      const auto prefetch = [ first, stride ](int64_t i) __attribute__((always_inline)) {
-        for (int row = 0; row < kW; ++row) __builtin_prefetch(first + row * stride + i + V::kAhead, 0, 2);
-      };
-      Tile<1, kW>(x, cols, load, load, prefetch, sums + r, 1);
-    };
-    constexpr int kTile = V::StoredRows(1);
-    int64_t r = 0;
-    for (; r + kTile <= num_w; r += kTile) tile.template operator()<kTile>(r);
-    for (; r < num_w; ++r) tile.template operator()<1>(r);
+      Tile<1, 1>(x, cols, load, load, prefetch, sums + r, 1);
+    }
   }
 
   // kX rows of x times kW rows of w, whose integers are load(row, i) and, at the end of a row, rest(row, i).
