@@ -238,7 +238,8 @@ TEST_P(AttentionTest, ChunksAndTokensGiveTheWholePrompt) {
 // A norm of heads as part of the op gives what it gives in front of it, for prompts and for rows that append themselves.
 TEST_P(AttentionTest, HeadsMayBeNormedInTheOp) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
-  for (const Shape& shape : {Shape{4, 2, 16, 16}, Shape{4, 1, 64, 64}, Shape{4, 2, 128, 32}, Shape{2, 1, 192, 32}}) {
+  for (const Shape& shape :
+       {Shape{4, 2, 16, 16}, Shape{4, 1, 64, 64}, Shape{4, 2, 128, 32}, Shape{2, 1, 192, 32}, Shape{2, 1, 256, 32}}) {
     const DeviceTensor q_weight(*backend, {shape.head_dim}, test::RandomMatrix(5, 1, shape.head_dim).values);
     const DeviceTensor k_weight(*backend, {shape.head_dim}, test::RandomMatrix(6, 1, shape.head_dim).values);
     NormHeadsCall norm;

@@ -184,11 +184,13 @@ TEST_P(FamilyOps, OneExpertIsAScaledSum) {
 TEST_P(FamilyOps, RoutersTakeTheMostProbableExperts) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
   if (!backend->has_experts()) GTEST_SKIP() << "no experts on " << backend->name();
-  for (const auto& [experts, top_k] : {std::pair<int64_t, int64_t>{1, 1}, {8, 2}, {8, 8}, {128, 8}, {300, 3}}) {
+  for (const auto& [experts, top_k] :
+       {std::pair<int64_t, int64_t>{1, 1}, {8, 2}, {8, 8}, {128, 8}, {300, 3}, {64, 40}, {1000, 33}}) {
     constexpr int64_t kRows = 9;
     Matrix logits = RandomMatrix(8, kRows, experts);
     for (int64_t e = 0; e < experts; ++e) logits.at(4, e) = 1.5f;  // ties go to the lower index
     if (experts > 3) logits.at(5, 1) = logits.at(5, 3) = 9.0f;
+    for (int64_t e = 0; e < experts; ++e) logits.at(6, e) = e == experts / 2 ? 0.0f : -200.0f;  // others have p = 0
     const DeviceTensor dlogits(*backend, {kRows, experts}, logits.values);
     for (const bool normalize : {false, true}) {
       DeviceIds chosen(*backend, kRows, top_k);

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/device/exchange.cuh"
 #include "kernels/cuda/device/quantizer.cuh"
 #include "kernels/cuda/plain/operands.h"
 
@@ -16,23 +17,15 @@ constexpr int kWarps = kThreads / 32;
 struct ScopeBits {
   // Float bits of the largest magnitude.
   uint32_t max_abs;
-  uint32_t max;          // Ordered(largest number)
-  uint32_t flipped_min;  // ~Ordered(smallest number)
+  uint32_t max;          // OrderedWord(largest number)
+  uint32_t flipped_min;  // ~OrderedWord(smallest number)
 
   __device__ Extremes ToExtremes() const {
     Extremes e;
     e.max_abs_bits = max_abs;
-    e.min = FromOrdered(~flipped_min);
-    e.max = FromOrdered(max);
+    e.min = FromOrderedWord(~flipped_min);
+    e.max = FromOrderedWord(max);
     return e;
-  }
-  // A float as an unsigned integer of the same order.
-  __device__ static uint32_t Ordered(float x) {
-    const uint32_t bits = FloatToBits(x);
-    return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
-  }
-  __device__ static float FromOrdered(uint32_t ordered) {
-    return BitsToFloat(ordered >> 31 != 0 ? ordered & 0x7fffffffu : ~ordered);
   }
 };
 
@@ -86,8 +79,8 @@ __global__ void __launch_bounds__(kThreads) ExtremesKernel(const OperandArgs arg
   for (int64_t d = begin + lane; d < end; d += 32) {
     const float x = args.x.data[args.x.Offset(row, d)];
     e.max_abs = max(e.max_abs, FloatToBits(x) & 0x7fffffffu);
-    e.max = max(e.max, ScopeBits::Ordered(x));
-    e.flipped_min = max(e.flipped_min, ~ScopeBits::Ordered(x));
+    e.max = max(e.max, OrderedWord(x));
+    e.flipped_min = max(e.flipped_min, ~OrderedWord(x));
   }
   e.max_abs = __reduce_max_sync(0xffffffffu, e.max_abs);
   e.max = __reduce_max_sync(0xffffffffu, e.max);

@@ -11,6 +11,7 @@
 #include "kernels/sc/sc_parameters.h"
 #include "tests/kernels/attention_scenario.h"
 #include "tests/kernels/device_tensor.h"
+#include "tests/kernels/gpu/attention_fixture.h"
 #include "tests/kernels/gpu/both_backends.h"
 #include "tests/kernels/gpu/mixed_cases.h"
 #include "tests/kernels/random_floats.h"
@@ -204,6 +205,52 @@ TEST_F(CudaPlain, Attention) {
   smooth.av_extras = test::MakeExtras(smooth.av, test::RowRule({128, 32, 8}));
   EXPECT_EQ(test::Differences(test::RunAttention(*cpu_, smooth, passes), test::RunAttention(*cuda_, smooth, passes)),
             "");
+}
+
+// Caps of scores (Gemma 2) in every mode, with a window and without one, eagerly and in graphs.
+TEST_F(CudaPlain, CappedScores) {
+  const test::Passes passes = {{{0, 70}, {1, 5}}, {{0, 1}, {1, 1}}, {{1, 140}, {0, 1}}, {{0, 40}}, {{0, 1}, {1, 1}}};
+  for (const AttentionMode mode :
+       {AttentionMode::kExact, AttentionMode::kPerToken, AttentionMode::kPerRow, AttentionMode::kPerHead}) {
+    for (const auto& [head_dim, window] : {std::pair<int, int>{24, 0}, {80, 50}, {96, 0}, {256, 70}}) {
+      const std::string name = "mode " + std::to_string(static_cast<int>(mode)) + ", head_dim " +
+                               std::to_string(head_dim) + ", window " + std::to_string(window);
+      SCOPED_TRACE(name);
+      test::AttentionShape shape;
+      shape.mode = mode;
+      shape.qk = shape.av = test::MixedConfig(0);
+      shape.num_heads = 4;
+      shape.num_kv_heads = 2;
+      shape.head_dim = head_dim;
+      shape.window = window;
+      const test::AttentionRows uncapped = test::RunAttention(*cpu_, shape, passes);
+      shape.score_cap = 1.5f;
+      const test::AttentionRows expected = test::RunAttention(*cpu_, shape, passes);
+      EXPECT_NE(test::Differences(uncapped, expected), "") << "the cap does nothing";
+      EXPECT_EQ(test::Differences(expected, test::RunAttention(*cuda_, shape, passes)), "");
+      EXPECT_EQ(test::Differences(expected, test::RunAttention(*cuda_, shape, passes, "capped, " + name)), "");
+    }
+  }
+}
+
+// Scores of more positions than shared memory has room for; and the fp16 baseline, which has rows alone with a cap.
+TEST_F(CudaPlain, CappedScoresOfLongContexts) {
+  for (const AttentionMode mode : {AttentionMode::kExact, AttentionMode::kPerToken}) {
+    test::AttentionShape shape;
+    shape.mode = mode;
+    shape.qk = shape.av = test::MixedConfig(0);
+    shape.num_heads = 2;
+    shape.head_dim = 64;
+    shape.max_context = 9216;
+    shape.score_cap = 3;
+    const std::string key = "capped and long " + std::to_string(static_cast<int>(mode));
+    const test::Passes passes = {{{0, 9000}}, {{0, 1}}};
+    const test::AttentionRows expected = test::RunAttention(*cpu_, shape, passes);
+    EXPECT_EQ(test::Differences(expected, test::RunAttention(*cuda_, shape, passes, key)), "");
+    if (mode != AttentionMode::kExact) continue;
+    shape.precision = Precision::kFp16;
+    EXPECT_LT(test::WorstRow(expected, test::RunAttention(*cuda_, shape, passes)), 1e-2);
+  }
 }
 
 // Keys of one block, of whole ones, and of a last short one; values in another arithmetic than keys.

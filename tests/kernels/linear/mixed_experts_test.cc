@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -135,7 +138,10 @@ class Experts {
     }
   }
 
-  std::vector<float> Run() {
+  std::vector<float> Run() { return RunThrice("").front(); }
+
+  // Outputs of three runs, in graphs of that key where it is not empty; others are chosen in the last.
+  std::vector<std::vector<float>> RunThrice(const std::string& key) {
     const Device device = backend_.devices().front();
     const DeviceTensor x(backend_, {x_.rows, kCols}, x_.values);
     const DeviceTensor out(backend_, {kSlots, kOut}, std::vector<float>(static_cast<size_t>(kSlots * kOut), 3.0f));
@@ -144,12 +150,22 @@ class Experts {
     call.site = {0, "gate_up_proj"};
     call.x = x.view();
     call.chosen = MakeView(ids.data(), DType::kI32, device, kTokens, kTopK);
-    backend_.CopyFromHost(call.chosen, chosen_.data());
     call.weights = {experts_.get()};
     call.outs = {out.view()};
-    backend_.ExpertLinear(call);
-    backend_.CheckFinite(device);
-    return out.Read();
+    std::vector<std::vector<float>> all;
+    for (int run = 0; run < (key.empty() ? 1 : 3); ++run) {
+      if (run == 2) ChooseOthers();
+      backend_.CopyFromHost(call.chosen, chosen_.data());
+      backend_.RunGraph(device, key, [&] { backend_.ExpertLinear(call); });
+      backend_.CheckFinite(device);
+      all.push_back(out.Read());
+    }
+    return all;
+  }
+
+  // Every slot takes the expert before its own.
+  void ChooseOthers() {
+    for (int32_t& e : chosen_) e = (e + static_cast<int32_t>(kExperts) - 1) % static_cast<int32_t>(kExperts);
   }
 
   // One product a slot, at the lengths that its row has among those of the call.
@@ -265,6 +281,98 @@ TEST_P(MixedExperts, AreProductsOfTheirSlots) {
       for (int64_t s = 0; s < kSlots; ++s) different.insert(experts.LengthsOf(s));
       EXPECT_GT(different.size(), 1u);
       EXPECT_TRUE(SameBits(experts.Run(), experts.Defined()));
+    }
+  }
+}
+
+// The host groups slots by what was chosen, so nothing of a call may be replayed for another choice.
+TEST_P(MixedExperts, FollowTheChoiceUnderTheKeyOfAGraph) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  if (!backend->has_experts() || !backend->has_extras()) GTEST_SKIP() << "no mixed lengths on " << backend->name();
+  for (const Case& c : Cases()) {
+    SCOPED_TRACE(c.name);
+    Experts experts(*backend, c, true);
+    const std::vector<float> defined = experts.Defined();
+    const std::vector<std::vector<float>> runs = experts.RunThrice(std::string("graph of ") + c.name);
+    EXPECT_TRUE(SameBits(runs[0], defined));
+    EXPECT_TRUE(SameBits(runs[1], defined));
+    EXPECT_TRUE(SameBits(runs[2], experts.Defined()));  // of the last choice
+    EXPECT_FALSE(SameBits(runs[2], defined));
+  }
+}
+
+// More rows of an expert than a GPU gathers at a time, where outputs are that wide; lengths are of the whole call.
+TEST_P(MixedExperts, TakeRowsInSeveralParts) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  if (!backend->has_experts() || !backend->has_extras()) GTEST_SKIP() << "no mixed lengths on " << backend->name();
+  constexpr int64_t kWide = int64_t{1} << 20, kFew = 8, kRows = 19;
+  const Device device = backend->devices().front();
+  ScLengthRule rule;
+  rule.levels = {128, 24};
+  rule.thresholds = {0.5f};
+  rule.normalise = ScNormalise::kCall;
+  auto extras = std::make_shared<ScExtras>();
+  extras->op = "down_proj";
+  extras->lengths = std::make_shared<const ScLengthRule>(rule);
+  extras->by_length = MakeScOperators(Config(), rule.Lengths());
+  const ScOperatorPtr op = MakeScOperator(Config());
+  std::vector<Matrix> matrices;
+  std::vector<std::unique_ptr<LinearWeight>> weights;
+  for (uint64_t e = 0; e < 2; ++e) {
+    matrices.push_back(RandomMatrix(40 + e, kWide, kFew));
+    WeightSource source;
+    source.name = "expert";
+    source.rows = kWide;
+    source.cols = kFew;
+    source.host = matrices.back().values.data();
+    weights.push_back(backend->MakeLinear(device, {&source, 1}, {Precision::kSc, op, extras}));
+  }
+  const auto experts = backend->MakeExperts(std::move(weights));
+  const Matrix x = RandomMatrix(7, kRows, kFew);
+  std::vector<int32_t> choice;
+  std::vector<float> amax;
+  for (int64_t i = 0; i < kRows; ++i) {
+    choice.push_back(i % 7 == 3 ? 0 : 1);  // 16 rows of expert 1
+    float largest = 0;
+    for (int64_t d = 0; d < kFew; ++d) largest = std::max(largest, std::abs(x.at(i, d)));
+    amax.push_back(largest);
+  }
+  const auto [lo, hi] = std::minmax_element(amax.begin(), amax.end());
+  const DeviceTensor dx(*backend, {kRows, kFew}, x.values);
+  const DeviceTensor out(*backend, {kRows, kWide}, std::vector<float>(static_cast<size_t>(kRows * kWide)));
+  const Buffer ids = backend->Allocate(device, kRows * 4);
+  ExpertLinearCall call;
+  call.site = {0, "down_proj"};
+  call.x = dx.view();
+  call.chosen = MakeView(ids.data(), DType::kI32, device, kRows, 1);
+  backend->CopyFromHost(call.chosen, choice.data());
+  call.weights = {experts.get()};
+  call.outs = {out.view()};
+  backend->ExpertLinear(call);
+  const std::vector<float> actual = out.Read();
+  for (int32_t e = 0; e < 2; ++e) {
+    std::vector<float> rows;
+    std::vector<int> lengths;
+    for (size_t i = 0; i < choice.size(); ++i) {
+      if (choice[i] != e) continue;
+      const auto first = x.values.begin() + static_cast<std::ptrdiff_t>(i) * kFew;
+      rows.insert(rows.end(), first, first + kFew);
+      lengths.push_back((amax[i] - *lo) / (*hi - *lo) < 0.5f ? 24 : 128);
+    }
+    const auto count = static_cast<int64_t>(lengths.size());
+    const DeviceTensor a(*backend, {count, kFew}, rows);
+    const DeviceTensor b(*backend, {kWide, kFew}, matrices[static_cast<size_t>(e)].values);
+    const DeviceTensor y(*backend, {count, kWide}, std::vector<float>(static_cast<size_t>(count * kWide)));
+    backend->ScMixedMatmul(a.view(), b.view(), op, *extras, lengths, y.view());
+    const std::vector<float> expected = y.Read();
+    std::ptrdiff_t next = 0;
+    for (size_t i = 0; i < choice.size(); ++i) {
+      if (choice[i] != e) continue;
+      const auto own = actual.begin() + static_cast<std::ptrdiff_t>(i) * kWide;
+      const auto defined = expected.begin() + next * kWide;
+      EXPECT_TRUE(SameBits(std::vector<float>(own, own + kWide), std::vector<float>(defined, defined + kWide)))
+          << "row " << i;
+      ++next;
     }
   }
 }

@@ -168,7 +168,7 @@ TEST(AttentionLayers, ReasonsOfPlainKernels) {
   KvCacheSpec spec = Cache({});
   EXPECT_EQ(PlainReason(spec), "");
   spec.smooths_qk = true;
-  EXPECT_EQ(PlainReason(spec), "factors of qk or a table of softmax");
+  EXPECT_EQ(PlainReason(spec), "factors of qk, a table of softmax or a cap of scores");
   ScConfig hardware = Plain();
   hardware.fault_product = 0.25;
   spec.layers = {Mixed({128, 64}), Uniform(hardware)};
