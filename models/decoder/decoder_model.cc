@@ -59,7 +59,26 @@ void CheckTables(const Backend& backend, const ScTables& tables) {
 
 }  // namespace
 
-void CheckDealt(const Backend& backend, Precision precision, const ScModelConfig& sc) {
+void CheckSupported(const Backend& backend, const ModelFiles& files, Precision precision, const ScModelConfig& sc) {
+  if (files.config.HasExperts() && !backend.has_experts()) {
+    throw InvalidInput(files.name + ": a mixture of experts is not implemented by the " + std::string(backend.name()) +
+                       " backend");
+  }
+  if (precision != Precision::kSc) return;
+  if (files.config.HasGelu() && !sc.tables.silu.name.empty()) {
+    throw InvalidInput("SC setting silu = " + sc.tables.silu.name + ": " + files.name + " has GELU in its place");
+  }
+  if (sc.dilated.enabled && !backend.has_dilated()) {
+    throw InvalidInput("SC setting attention = dilated: the " + std::string(backend.name()) +
+                       " backend has no kernel for it: give --device cpu");
+  }
+  CheckTables(backend, sc.tables);
+}
+
+void CheckDealt(const Backend& backend, const DecoderConfig& config, Precision precision, const ScModelConfig& sc) {
+  if (config.score_cap > 0) {
+    throw InvalidInput("--split sequence has no kernel for attn_logit_softcapping: give --split row");
+  }
   if (!backend.has_ring_attention()) {
     throw InvalidInput("--split sequence: the " + std::string(backend.name()) +
                        " backend has no RingAttention yet; give --device cpu:2, or --split row");
@@ -79,29 +98,14 @@ void CheckDealt(const Backend& backend, Precision precision, const ScModelConfig
 DecoderModel::DecoderModel(Backend& backend, const ModelFiles& files, const DecoderOptions& options)
     : backend_(&backend), config_(files.config), options_(options), graph_key_(NextModelKey()) {
   CheckAttentionAccumulator(MakeKvCacheSpec(config_, options.precision, options.sc, 1, 1), options.shape.context);
-  if (config_.HasExperts() && !backend.has_experts()) {
-    throw InvalidInput(files.name + ": a mixture of experts is not implemented by the " + std::string(backend.name()) +
-                       " backend");
-  }
+  CheckSupported(backend, files, options.precision, options.sc);
   const DecoderPlacement& placement = options.placement;
   STOCH_CHECK((options.ranks == nullptr) == (placement.ranks == 1) &&
               placement.local.empty() == (placement.ranks == 1));
   if (placement.ranks > 1 && !placement.stripes.empty()) {
     throw InvalidInput("--ranks: positions that are dealt over devices (--split sequence) have all layers on one rank");
   }
-  if (!placement.stripes.empty() && config_.score_cap > 0) {
-    throw InvalidInput("--split sequence has no kernel for attn_logit_softcapping: give --split row");
-  }
-  if (config_.HasGelu() && !options.sc.tables.silu.name.empty()) {
-    throw InvalidInput("SC setting silu = " + options.sc.tables.silu.name + ": " + files.name +
-                       " has GELU in its place");
-  }
-  if (!placement.stripes.empty()) CheckDealt(backend, options.precision, options.sc);
-  if (options.precision == Precision::kSc && options.sc.dilated.enabled && !backend.has_dilated()) {
-    throw InvalidInput("SC setting attention = dilated: the " + std::string(backend.name()) +
-                       " backend has no kernel for it: give --device cpu");
-  }
-  if (options.precision == Precision::kSc) CheckTables(backend, options.sc.tables);
+  if (!placement.stripes.empty()) CheckDealt(backend, config_, options.precision, options.sc);
   ReserveScratch();  // before loading, which takes some too
   weights_ = LoadDecoderWeights(backend, files, options.precision, options.sc, options.placement, options.progress);
   const bool is_sc = options.precision == Precision::kSc;

@@ -174,6 +174,23 @@ TEST(Placement, OfAModelOnABackend) {
   ExpectInvalid([&] { Place({.policy = "fair"}, files, *backend, &engine); }, {"device_map", "fair"});
 }
 
+// What no kernel runs has no plan either.
+TEST(Placement, OfAModelThatNoKernelRunsSo) {
+  const test::TempDir folder;
+  test::TinyModel gemma;
+  gemma.config.architecture = FindArchitecture("gemma2");
+  gemma.config.score_cap = 3;
+  test::WriteTinyModel(folder.path(), gemma);
+  const ModelFiles files = OpenModelFiles(folder.path().string());
+  const std::shared_ptr<Backend> backend = OpenBackend("cpu:2", {.threads = 1, .cpu_variant = ""}, nullptr);
+  EngineOptions engine;
+  EXPECT_EQ(Place({.by_rows = true}, files, *backend, &engine).rows.size(), 2u);
+  ExpectInvalid([&] { Place({.stripes = 2}, files, *backend, &engine); },
+                {"--split sequence", "attn_logit_softcapping"});
+  engine.sc.tables.silu.name = "ours.csv";
+  ExpectInvalid([&] { Place({}, files, *backend, &engine); }, {"silu = ours.csv", "has GELU in its place"});
+}
+
 // A CPU that says it is a GPU of so many bytes, to plan for.
 class SmallGpu final : public ForwardingBackend {
  public:

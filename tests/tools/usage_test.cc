@@ -165,5 +165,24 @@ TEST(Usage, DevicesAndPrecisionsThatAreNotThere) {
   ExpectRefused(with({"--device", "cpu", "--precision", "int4"}), "int4");
 }
 
+// Every command says why, before it plans or loads.
+TEST(Usage, AModelThatNoKernelDealsOverDevicesIsRefusedAlike) {
+  const std::vector<std::string> model = {
+      "--model", "random:gemma-2-2b,layers=2", "--tokenizer", DemoModel(), "--device", "cpu:2", "--split", "sequence"};
+  const auto with = [&model](std::vector<std::string> words) {
+    words.insert(words.end(), model.begin(), model.end());
+    return RunStoch(words);
+  };
+  const std::string why = "error: --split sequence has no kernel for attn_logit_softcapping: give --split row\n";
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"inspect"}, {"generate", "--prompt", "a"}, {"perplexity", "--file", STOCH_SOURCE_DIR "/README.md"}}) {
+    SCOPED_TRACE(words.front());
+    ExpectRefused(with(words), why);
+  }
+  const ProcessResult served = with({"serve"});  // its worker's end is logged first
+  EXPECT_EQ(served.exit_code, 2);
+  EXPECT_TRUE(served.err.ends_with(why)) << served.err;
+}
+
 }  // namespace
 }  // namespace stoch::test
