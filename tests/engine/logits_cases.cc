@@ -166,13 +166,14 @@ LogitsModel SharedLogitsModel(const std::string& name) {
   return {name, shared / "models" / name, golden.CopyI32(golden.Require("exact.0.ids"))};
 }
 
-std::vector<LogitsModel> RandomFamilyModels(const std::filesystem::path& scratch) {
+std::vector<LogitsModel> RandomFamilyModels(const std::filesystem::path& scratch, int64_t vocab_size) {
   std::vector<LogitsModel> models;
   const auto add = [&](const char* name, const DecoderConfig& config) {
     TinyModel model;
     model.config = config;
+    model.config.vocab_size = vocab_size;
     WriteTinyModel(scratch / name, model);
-    models.push_back({name, scratch / name, RandomPrompt(0, 70, config.vocab_size)});
+    models.push_back({name, scratch / name, RandomPrompt(0, 70, vocab_size)});
   };
   DecoderConfig config = TinyLlamaConfig();
   config.biases.fill(true);
@@ -197,6 +198,15 @@ std::vector<LogitsModel> RandomFamilyModels(const std::filesystem::path& scratch
   config.norm_topk_prob = true;
   config.sparse_layers = {true, false, true};
   add("random-qwen3-moe", config);
+
+  config = TinyLlamaConfig();
+  config.architecture = FindArchitecture("mixtral");
+  config.num_experts = 5;
+  config.num_experts_per_tok = 2;
+  config.moe_intermediate_size = config.intermediate_size;
+  config.norm_topk_prob = true;
+  config.sparse_layers.assign(static_cast<size_t>(config.num_hidden_layers), true);
+  add("random-mixtral", config);
 
   config = TinyLlamaConfig();
   config.architecture = FindArchitecture("mistral");

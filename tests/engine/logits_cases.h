@@ -52,7 +52,9 @@ LogitsModel TinyLogitsModel(const std::filesystem::path& scratch);
 std::vector<std::string> SharedLogitsModels();
 LogitsModel SharedLogitsModel(const std::string& name);  // Requires: reference data
 // The other families: random ones, written to `scratch`, and those of the reference data with their second prompt.
-std::vector<LogitsModel> RandomFamilyModels(const std::filesystem::path& scratch);
+inline constexpr int64_t kRandomVocabulary = 96;
+std::vector<LogitsModel> RandomFamilyModels(const std::filesystem::path& scratch,
+                                            int64_t vocab_size = kRandomVocabulary);
 std::vector<std::string> SharedFamilyNames();
 LogitsModel SharedFamilyModel(const std::string& name);  // Requires: reference data
 // Whether hashes of the families are recorded for it: a few, as what families add depends on few settings.

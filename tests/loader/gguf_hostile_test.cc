@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <functional>
+#include <random>
 
+#include "kernels/base/error.h"
 #include "loader/checkpoint/weight_store.h"
 #include "tests/loader/gguf_samples.h"
 #include "tests/support/expect_invalid.h"
@@ -144,7 +147,12 @@ TEST(GgufHostile, Models) {
                 {"value_length", "128, got 64"});
   ExpectRefused([](GgufBuilder& file) { file.String("llama.rope.scaling.type", "longrope"); },
                 {"expected none, linear or yarn, got \"longrope\""});
-  ExpectRefused([](GgufBuilder& file) { file.U32("llama.expert_count", 8); }, {"expert_count", "no experts"});
+  ExpectRefused([](GgufBuilder& file) { file.U32("llama.expert_count", 8); }, {"llama.expert_used_count", "missing"});
+  ExpectRefused(
+      [](GgufBuilder& file) {
+        file.U32("llama.expert_count", 8).U32("llama.expert_used_count", 2).U32("llama.expert_feed_forward_length", 96);
+      },
+      {"llama.expert_feed_forward_length", "expected 256", "got 96"});
   ExpectRefused([](GgufBuilder& file) { file.F32("llama.final_logit_softcapping", 30); }, {"final_logit_softcapping"});
   ExpectRefused(
       [](GgufBuilder& file) {
@@ -210,6 +218,43 @@ TEST(GgufHostile, SplitFiles) {
   WriteFile(folder / "many-00001-of-00002.gguf", part(0, 100000));
   refused("many-00001-of-00002.gguf", {"split.count", "got 100000"});
   refused("nothing.gguf", {"nothing.gguf: cannot open"});
+}
+
+// Any damage is refused by one sentence, or the model, which has a matrix of every type, reads every number without leaving
+// its file.
+TEST(GgufHostile, Mutations) {
+  std::mt19937 random(5);
+  const std::string whole = SampleGguf().Bytes();
+  const size_t header = whole.find("output_norm.weight") + 60;
+  const TempDir folder;
+  const std::string path = (folder / "m.gguf").string();
+  int opened = 0, refused = 0;
+  for (int round = 0; round < 1500; ++round) {
+    std::string bytes = whole;
+    for (uint32_t i = 0; i <= random() % 3; ++i) {
+      bytes[random() % (round % 3 == 0 ? bytes.size() : header)] = static_cast<char>(random() % 256);
+    }
+    if (round % 16 == 15) bytes.resize(random() % bytes.size());
+    WriteFile(path, bytes);
+    try {
+      const ModelFiles files = OpenModelFiles(path);
+      for (const TensorInfo& tensor : files.weights->tensors()) {
+        const bool is_matrix = tensor.shape.size() == 2;
+        const WeightSource source =
+            files.weights->Matrix(tensor.name, is_matrix ? tensor.shape[0] : 1, tensor.shape.back());
+        std::vector<float> row(static_cast<size_t>(source.cols));
+        for (int64_t i = 0; source.decoder != nullptr && i < source.rows; ++i) {
+          source.decoder->Decode(source.first + i * source.cols, source.cols, row.data());
+        }
+      }
+      ++opened;
+    } catch (const InvalidInput& error) {
+      EXPECT_EQ(std::strchr(error.what(), '\n'), nullptr) << error.what();
+      ++refused;
+    }
+  }
+  EXPECT_GT(opened, 100);
+  EXPECT_GT(refused, 100);
 }
 
 }  // namespace

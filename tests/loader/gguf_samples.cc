@@ -42,7 +42,7 @@ constexpr std::pair<std::string_view, std::string_view> kSampleTypes[] = {
 std::string_view GgufArchitecture(const DecoderConfig& config) {
   const std::string_view type = config.architecture->model_type;
   if (type == "gemma3_text") return "gemma3";
-  return type == "mistral" ? "llama" : type == "qwen3_moe" ? "qwen3moe" : type;
+  return type == "mistral" || type == "mixtral" ? "llama" : type == "qwen3_moe" ? "qwen3moe" : type;
 }
 
 // The rows (of a vector: elements) of every head as the converter orders them: pairs that are rotated together are next
@@ -92,8 +92,10 @@ GgufBuilder MetadataOf(const DecoderConfig& config) {
   }
   if (config.HasExperts()) {
     file.U32(prefix + "expert_count", u32(config.num_experts))
-        .U32(prefix + "expert_used_count", u32(config.num_experts_per_tok))
-        .U32(prefix + "expert_feed_forward_length", u32(config.moe_intermediate_size));
+        .U32(prefix + "expert_used_count", u32(config.num_experts_per_tok));
+    if (config.architecture->default_expert_size > 0) {
+      file.U32(prefix + "expert_feed_forward_length", u32(config.moe_intermediate_size));
+    }
   }
   return file;
 }

@@ -222,6 +222,16 @@ TEST(GgufConfig, OtherArchitectures) {
   EXPECT_EQ(mistral["rope_scaling"]["factor"], 4);
   EXPECT_EQ(mistral["rope_scaling"]["original_max_position_embeddings"], 4096);
 
+  GgufBuilder mixtral = SampleGguf();
+  mixtral.U32("llama.expert_count", 8).U32("llama.expert_used_count", 2);
+  EXPECT_EQ(ConfigOf(mixtral)["model_type"], "mixtral");
+  EXPECT_EQ(ConfigOf(mixtral)["num_experts"], 8);
+  EXPECT_EQ(ConfigOf(mixtral)["num_experts_per_tok"], 2);
+  EXPECT_FALSE(ConfigOf(mixtral).contains("sliding_window"));
+  mixtral.U32("llama.attention.sliding_window", 32);
+  EXPECT_EQ(ConfigOf(mixtral)["model_type"], "mixtral");
+  EXPECT_EQ(ConfigOf(mixtral)["sliding_window"], 32);
+
   GgufBuilder moe;
   moe.String("general.architecture", "qwen3moe").U32("qwen3moe.block_count", 2).U32("qwen3moe.context_length", 64);
   moe.U32("qwen3moe.embedding_length", 256).U32("qwen3moe.feed_forward_length", 512);
@@ -259,6 +269,10 @@ TEST(GgufConfig, TensorNames) {
   expect("model.layers.12", "");
   expect("something.else", "");
   expect("model.layers.1.post_attention_layernorm.weight", "blk.1.ffn_norm.weight");
+  expect("model.layers.2.block_sparse_moe.gate.weight", "blk.2.ffn_gate_inp.weight");
+  expect("model.layers.2.block_sparse_moe.experts.7.w1.weight", "blk.2.ffn_gate_exps.weight", 7);
+  expect("model.layers.2.block_sparse_moe.experts.0.w2.weight", "blk.2.ffn_down_exps.weight", 0);
+  expect("model.layers.2.block_sparse_moe.experts.0.w3.weight", "blk.2.ffn_up_exps.weight", 0);
   model_type = "olmo2";
   expect("model.layers.1.post_attention_layernorm.weight", "blk.1.post_attention_norm.weight");
   expect("model.layers.1.post_feedforward_layernorm.weight", "blk.1.post_ffw_norm.weight");

@@ -122,8 +122,10 @@ std::string ConfigJson(const DecoderConfig& config) {
   if (config.HasExperts()) {
     json["num_experts"] = config.num_experts;
     json["num_experts_per_tok"] = config.num_experts_per_tok;
-    json["moe_intermediate_size"] = config.moe_intermediate_size;
-    json["norm_topk_prob"] = config.norm_topk_prob;
+    if (config.architecture->default_expert_size > 0) {
+      json["moe_intermediate_size"] = config.moe_intermediate_size;
+      json["norm_topk_prob"] = config.norm_topk_prob;
+    }
     json["mlp_only_layers"] = nlohmann::json::array();
     for (size_t i = 0; i < config.sparse_layers.size(); ++i) {
       if (!config.sparse_layers[i]) json["mlp_only_layers"].push_back(i);

@@ -39,8 +39,11 @@ constexpr std::string_view kMeaningless[] = {
     "vocab_size",        "tensor_data_layout",  "decoder_start_token_id", "rope.scaling.finetuned",
     "expert_used_count", "expert_weights_norm", "rope.scaling.factor",    "rope.scaling.original_context_length"};
 
+// Architecture llama with a window, and with experts.
 constexpr const char* kMistralType = "mistral";
 constexpr const char* kMistralClass = "MistralForCausalLM";
+constexpr const char* kMixtralType = "mixtral";
+constexpr const char* kMixtralClass = "MixtralForCausalLM";
 
 const Architecture& ArchitectureOf(const Metadata& metadata) {
   constexpr std::string_view kKey = "general.architecture";
@@ -256,13 +259,17 @@ void AddRope(const Keys& keys, Json& config) {
   config["rope_scaling"] = std::move(scaling);
 }
 
-void AddExperts(const Keys& keys, Json& config) {
-  const int64_t layers = config["num_hidden_layers"];
+void AddExpertCounts(const Keys& keys, Json& config) {
   config["num_experts"] = keys.Need("expert_count");
   config["num_experts_per_tok"] = keys.Need("expert_used_count");
-  config["moe_intermediate_size"] = keys.Need("expert_feed_forward_length");
   keys.RefuseUnless("expert_gating_func", 1);  // softmax
   keys.RefuseUnless("expert_weights_scale", 1);
+}
+
+void AddExperts(const Keys& keys, Json& config) {
+  const int64_t layers = config["num_hidden_layers"];
+  AddExpertCounts(keys, config);
+  config["moe_intermediate_size"] = keys.Need("expert_feed_forward_length");
   config["norm_topk_prob"] = true;  // what llama.cpp does for every model of this architecture
   config["decoder_sparse_step"] = 1;
   Json dense = Json::array();
@@ -271,6 +278,27 @@ void AddExperts(const Keys& keys, Json& config) {
   }
   config["mlp_only_layers"] = std::move(dense);
   if (!config.contains("intermediate_size")) config["intermediate_size"] = config["moe_intermediate_size"];
+}
+
+// Experts in every layer, as wide as the feed-forward network, under the name of Llama.
+void AddMixtral(const Keys& keys, Json& config) {
+  config["model_type"] = kMixtralType;
+  config["architectures"] = Json::array({kMixtralClass});
+  AddExpertCounts(keys, config);
+  if (config.contains("intermediate_size")) {
+    keys.RefuseUnless("expert_feed_forward_length", config["intermediate_size"].get<double>());
+  }
+}
+
+void AddLlama(const Keys& keys, Json& config) {
+  if (keys.HasTensor("blk.0.attn_q.bias")) config["attention_bias"] = true;
+  if (keys.HasTensor("blk.0.ffn_gate.bias")) config["mlp_bias"] = true;
+  if (const int64_t window = keys.Integer("attention.sliding_window").value_or(0); window > 0) {
+    config["model_type"] = kMistralType;
+    config["architectures"] = Json::array({kMistralClass});
+    config["sliding_window"] = window;
+  }
+  if (keys.Integer("expert_count").value_or(0) > 0) AddMixtral(keys, config);
 }
 
 void AddEnds(const Keys& keys, int64_t vocab_size, Json& config) {
@@ -300,7 +328,7 @@ std::string ConfigJson(const Model& model) {
   config["tie_word_embeddings"] = !keys.HasTensor("output.weight");
   if (architecture.name == "qwen3moe") {
     AddExperts(keys, config);
-  } else if (keys.Integer("expert_count").value_or(0) > 0) {
+  } else if (architecture.name != "llama" && keys.Integer("expert_count").value_or(0) > 0) {
     keys.Refuse("expert_count", "no experts in architecture " + std::string(architecture.name));
   }
   if (architecture.name == "granite" || architecture.name == "smollm3") {
@@ -308,13 +336,7 @@ std::string ConfigJson(const Model& model) {
     if (keys.HasTensor("blk.0.ffn_gate.bias")) config["mlp_bias"] = true;
   }
   if (architecture.name == "llama") {
-    if (keys.HasTensor("blk.0.attn_q.bias")) config["attention_bias"] = true;
-    if (keys.HasTensor("blk.0.ffn_gate.bias")) config["mlp_bias"] = true;
-    if (const int64_t window = keys.Integer("attention.sliding_window").value_or(0); window > 0) {
-      config["model_type"] = kMistralType;
-      config["architectures"] = Json::array({kMistralClass});
-      config["sliding_window"] = window;
-    }
+    AddLlama(keys, config);
   } else if (const int64_t window = keys.Integer("attention.sliding_window").value_or(0);
              window > 0 && (keys.is_phi() || keys.is_gemma())) {
     config["sliding_window"] = window;
@@ -345,7 +367,7 @@ std::string ConfigJson(const Model& model) {
 
 TensorName NameInGguf(std::string_view name, bool has_out_norms) {
   constexpr std::string_view kLayers = "model.layers.";
-  constexpr std::string_view kExperts = "mlp.experts.";
+  constexpr std::string_view kExperts[] = {"mlp.experts.", "block_sparse_moe.experts."};
   constexpr std::pair<std::string_view, std::string_view> kWhole[] = {
       {"model.embed_tokens.weight", "token_embd.weight"},
       {"model.norm.weight", "output_norm.weight"},
@@ -363,10 +385,12 @@ TensorName NameInGguf(std::string_view name, bool has_out_norms) {
                                                                       {"pre_feedforward_layernorm", "ffn_norm"},
                                                                       {"mlp.down_proj", "ffn_down"},
                                                                       {"mlp.gate", "ffn_gate_inp"},
+                                                                      {"block_sparse_moe.gate", "ffn_gate_inp"},
                                                                       {"self_attn.qkv_proj", "attn_qkv"},
                                                                       {"mlp.gate_up_proj", "ffn_up"}};
   constexpr std::pair<std::string_view, std::string_view> kExpertParts[] = {
-      {"gate_proj", "ffn_gate_exps"}, {"up_proj", "ffn_up_exps"}, {"down_proj", "ffn_down_exps"}};
+      {"gate_proj", "ffn_gate_exps"}, {"up_proj", "ffn_up_exps"}, {"down_proj", "ffn_down_exps"},
+      {"w1", "ffn_gate_exps"},        {"w3", "ffn_up_exps"},      {"w2", "ffn_down_exps"}};
   for (const auto& [whole, gguf] : kWhole) {
     if (whole == name) return {std::string(gguf)};
   }
@@ -382,8 +406,9 @@ TensorName NameInGguf(std::string_view name, bool has_out_norms) {
     if (part == "post_attention_layernorm") return {block + "post_attention_norm" + suffix};
     if (part == "post_feedforward_layernorm") return {block + "post_ffw_norm" + suffix};
   }
-  if (part.starts_with(kExperts)) {
-    part.remove_prefix(kExperts.size());
+  for (const std::string_view experts : kExperts) {
+    if (!part.starts_with(experts)) continue;
+    part.remove_prefix(experts.size());
     int64_t expert = -1;
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), expert);
     if (error != std::errc() || end == part.data() + part.size() || expert < 0) return {};

@@ -209,6 +209,17 @@ INSTANTIATE_TEST_SUITE_P(Backends, FamilySplits,
                            return name;
                          });
 
+// What holds for all random models holds for every family.
+TEST(RandomFamilies, HaveEveryRowOfTheTable) {
+  const TempDir scratch;
+  std::set<std::string_view> missing;
+  for (const Architecture& row : Architectures()) missing.insert(row.model_type);
+  for (const LogitsModel& model : RandomFamilyModels(scratch.path())) {
+    missing.erase(OpenModelFiles(model.folder.string()).config.architecture->model_type);
+  }
+  EXPECT_EQ(missing, std::set<std::string_view>());
+}
+
 // A family that nobody has: other names for everything. Llama's numbers under those names give Llama's logits.
 constexpr BlockLinear kInventedLinears[] = {
     {LinearId::kQProj, "attn.wq", Axis::kHeads, Axis::kHidden, BlockGroup::kQkv},
