@@ -100,6 +100,9 @@ CASES = {
     "mistral-default-window": ("Mistral", dict(sliding_window=4096, tie_word_embeddings=True),
                                dict(drop="sliding_window")),
     "mistral-yarn": ("Mistral", dict(sliding_window=None, **rope(1e6, **YARN)), {}),
+    "mixtral-window": ("Mixtral", dict(num_local_experts=5, num_experts_per_tok=3, sliding_window=12), {}),
+    "mixtral-one-of-many-tied-old": ("Mixtral", dict(num_local_experts=9, num_experts_per_tok=1, head_dim=24,
+                                                     tie_word_embeddings=True), dict(older=True, dtype="float16")),
     "phi3-plain-tied": ("Phi3", dict(pad_token_id=0, tie_word_embeddings=True), {}),
     "phi3-part-window": ("Phi3", dict(pad_token_id=0, sliding_window=14, **rope(partial_rotary_factor=0.5)), {}),
     "phi3-longrope": ("Phi3", dict(pad_token_id=0, max_position_embeddings=1024, original_max_position_embeddings=256,
@@ -112,6 +115,25 @@ CASES = {
                                        residual_multiplier=0.4, attention_multiplier=0.2, logits_scaling=2.5), {}),
     "olmo2-heads": ("Olmo2", dict(pad_token_id=0, num_key_value_heads=6), {}),
     "olmo2-yarn": ("Olmo2", dict(pad_token_id=0, **rope(1e6, **YARN)), dict(older=True)),
+    "gemma2-caps": ("Gemma2", dict(head_dim=20, query_pre_attn_scalar=14, attn_logit_softcapping=5.0,
+                                   final_logit_softcapping=12.0, sliding_window=11), {}),
+    "gemma2-no-caps-untied-old": ("Gemma2", dict(head_dim=16, query_pre_attn_scalar=16, attn_logit_softcapping=None,
+                                                 final_logit_softcapping=None, sliding_window=7,
+                                                 tie_word_embeddings=False), dict(older=True, dtype="float16")),
+    "gemma2-layer-types-bias": ("Gemma2", dict(head_dim=24, query_pre_attn_scalar=24, attn_logit_softcapping=30.0,
+                                               attention_bias=True, sliding_window=13, layer_types=[
+                                                   "full_attention", "full_attention", "sliding_attention"]), {}),
+    "gemma3-layer-types": ("Gemma3Text", dict(head_dim=20, query_pre_attn_scalar=14, num_key_value_heads=1,
+                                              sliding_window=9, layer_types=[
+                                                  "sliding_attention", "full_attention", "sliding_attention"]), {}),
+    "gemma3-thetas-final-cap": ("Gemma3Text", dict(head_dim=32, query_pre_attn_scalar=32, sliding_window=30,
+                                                   final_logit_softcapping=14.0, layer_types=[
+                                                       "sliding_attention", "sliding_attention", "full_attention"],
+                                                   rope_parameters=dict(
+                                                       full_attention=dict(rope_type="linear", factor=4.0,
+                                                                           rope_theta=2e5),
+                                                       sliding_attention=dict(rope_type="default", rope_theta=777.0))),
+                                {}),
 }
 
 
@@ -122,7 +144,7 @@ def randomize(model, seed):
         if name.endswith("bias"):
             values *= 0.3
         elif parameter.dim() == 1:
-            values = 1 + 0.2 * values
+            values = 0.2 * values + (0 if model.config.model_type.startswith("gemma") else 1)  # Gemma's are 1 + w
         elif "lm_head" in name or (model.config.tie_word_embeddings and "embed_tokens" in name):
             values *= 3 / parameter.shape[-1] ** 0.5
         elif "embed_tokens" not in name:
@@ -147,7 +169,7 @@ def older_config(config, how):
 
 def write_folder(folder, prefix, settings, stored, seed):
     config = getattr(transformers, prefix + "Config")(**{**BASE, **settings})
-    model = getattr(transformers, prefix + "ForCausalLM")(config)
+    model = getattr(transformers, prefix.removesuffix("Text") + "ForCausalLM")(config)
     randomize(model, seed)
     dtype = stored.get("dtype", "bfloat16")
     shutil.rmtree(folder, ignore_errors=True)
