@@ -211,7 +211,7 @@ TEST(QuantizedHostile, Mutations) {
     WriteQuantized(folder.path(), model);
     const std::string file = ReadFile(folder / "model.safetensors");
     int opened = 0, refused = 0;
-    for (int round = 0; round < 300; ++round) {
+    for (int round = 0; round < 500; ++round) {
       std::string config = model.config, damaged = file;
       std::string& text = round % 3 == 0 ? config : damaged;
       for (uint32_t i = 0; i <= random() % 3; ++i) text[random() % text.size()] = static_cast<char>(random() % 256);
@@ -229,7 +229,8 @@ TEST(QuantizedHostile, Mutations) {
           }
         }
         ++opened;
-      } catch (const InvalidInput&) {
+      } catch (const InvalidInput& error) {
+        EXPECT_EQ(std::string_view(error.what()).find('\n'), std::string_view::npos) << error.what();
         ++refused;
       }
     }
