@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "kernels/base/error.h"
+#include "loader/range_text.h"
 
 namespace stoch {
 namespace {
@@ -66,8 +67,7 @@ int64_t DefaultPassRows(DeviceKind kind, int stripes) {
 EngineOptions FillDefaults(const DecoderConfig& config, EngineOptions options) {
   const auto range = [](const char* name, int64_t value, int64_t low, int64_t high) {
     if (value >= low && value <= high) return;
-    throw InvalidInput(std::string(name) + " = " + std::to_string(value) + ": allowed is " + std::to_string(low) +
-                       ".." + std::to_string(high));
+    throw InvalidInput(std::string(name) + " = " + std::to_string(value) + ": allowed is " + RangeText(low, high));
   };
   if (options.context == 0) options.context = config.max_position_embeddings;
   if (options.context > config.max_position_embeddings && config.rope_scaling &&

@@ -13,6 +13,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
+#include "loader/range_text.h"
 
 namespace stoch {
 namespace {
@@ -172,8 +173,10 @@ void FitWindows(int64_t ctx, DeviceKind kind, EngineOptions* options) {
 
 PerplexityResult EvaluatePerplexity(Engine& engine, std::span<const int32_t> ids, const PerplexityOptions& options) {
   const int64_t ctx = options.ctx == 0 ? engine.shape().context : options.ctx;
-  if (ctx < 2 || ctx > engine.shape().context) {
-    throw InvalidInput("ctx = " + std::to_string(ctx) + ": allowed is 2.." + std::to_string(engine.shape().context));
+  if (ctx < 2) throw InvalidInput("ctx = " + std::to_string(ctx) + ": a window has at least 2 tokens");
+  if (engine.shape().context < 2) throw InvalidInput("context = 1: a window has at least 2 tokens");
+  if (ctx > engine.shape().context) {
+    throw InvalidInput("ctx = " + std::to_string(ctx) + ": allowed is " + RangeText(2, engine.shape().context));
   }
   int64_t windows = static_cast<int64_t>(ids.size()) / ctx;
   if (windows == 0) {
@@ -188,7 +191,7 @@ PerplexityResult EvaluatePerplexity(Engine& engine, std::span<const int32_t> ids
     chosen = *options.windows;
     for (const int64_t window : chosen) {
       if (window >= 0 && window < windows) continue;
-      throw InvalidInput("window " + std::to_string(window) + ": allowed is 0.." + std::to_string(windows - 1));
+      throw InvalidInput("window " + std::to_string(window) + ": the text has windows " + RangeText(0, windows - 1));
     }
   }
 

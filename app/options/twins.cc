@@ -152,7 +152,10 @@ const char* Variable(const std::string& name) {
 std::string ConfigPath(const CLI::App& command) {
   const CLI::Option* option = command.get_option_no_throw("--config");
   if (option == nullptr || option->get_description() != kConfigHelp) return "";
-  if (option->count() > 0) return option->results().back();
+  if (option->count() > 0) {
+    if (option->results().back().empty()) throw InvalidInput("--config: expected a file, got an empty name");
+    return option->results().back();
+  }
   const char* const path = Variable("STOCH_CONFIG");
   return path == nullptr ? "" : path;
 }

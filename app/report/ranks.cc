@@ -10,6 +10,7 @@
 #include "engine/units.h"
 #include "kernels/base/error.h"
 #include "loader/bounded_json.h"
+#include "loader/range_text.h"
 
 namespace stoch::cli {
 namespace {
@@ -22,7 +23,7 @@ std::string SplitOf(const DecoderPlacement& placement) {
 }
 
 // "0..61"; layers of a rank are never none.
-std::string LayersText(const IndexRange& layers) { return fmt::format("{}..{}", layers.begin, layers.end - 1); }
+std::string LayersText(const IndexRange& layers) { return RangeText(layers.begin, layers.end - 1); }
 
 Json About(const RankPlan& plan) {
   try {

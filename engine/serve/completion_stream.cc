@@ -6,10 +6,12 @@
 #include <utility>
 
 #include "engine/serve/completion_exchange.h"
+#include "engine/serve/http/request_error.h"
 
 namespace stoch::serve {
 namespace {
 
+constexpr int kBadRequest = 400;
 constexpr int kUnavailable = 503;
 
 // Ids of a choice that came in earlier runs of its answer.
@@ -182,6 +184,11 @@ void CompletionExchange::EndStream() {
     SendEvent(Dump(std::move(body)));
   }
   SendEvent("[DONE]");
+  if (seen_ >= events_) {  // the client names an event that never was
+    const std::string last = frame_.id + ":" + std::to_string(events_ - 1);
+    connection_->SendEvent("", ErrorText(kBadRequest, "Last-Event-ID: the last event of this stream is " + last, ""));
+    connection_->SendEvent("", "[DONE]");
+  }
   ended_ = true;
   if (kept_.number != 0) answers_->End(kept_);
   connection_->EndEvents();

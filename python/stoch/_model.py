@@ -543,8 +543,8 @@ def _request(
             raise _stoch.InvalidInput(f"{name} is empty")
     if max_tokens is not None and _whole("max_tokens", max_tokens) < 0:
         raise _stoch.InvalidInput(f"max_tokens = {max_tokens}: allowed is 0 or more, or None")
-    if not 0 <= seed < 1 << 64:
-        raise _stoch.InvalidInput(f"seed = {seed}: allowed is 0..2^64-1")
+    if not -1 << 63 <= _whole("seed", seed, 4096) < 1 << 64:
+        raise _stoch.InvalidInput(f"seed = {seed}: allowed is -2^63..2^64-1")
     bias = [(int(i), float(b)) for i, b in (logit_bias or {}).items()]
     for i, b in bias:
         if not 0 <= i < 1 << 31 or not math.isfinite(b):
@@ -559,7 +559,7 @@ def _request(
         presence_penalty,
         frequency_penalty,
         bias,
-        seed,
+        seed % (1 << 64),  # a negative one has the bits of two's complement
         [check_text("stop", each) for each in ([stop] if isinstance(stop, str) else stop)],
         _ids(stop_ids, "stop_ids"),
         ignore_eos,

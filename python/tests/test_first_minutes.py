@@ -35,6 +35,8 @@ def test_names_of_transformers(model: stoch.Model) -> None:
     assert model.generate("Once upon a time", max_new_tokens=6, do_sample=True, seed=5).ids == drawn.ids != plain.ids
     assert model.generate("Once upon a time", max_new_tokens=6, do_sample=True, temperature=0.5, seed=5).logprobs == model.generate(
         "Once upon a time", max_tokens=6, temperature=0.5, seed=5).logprobs
+    signed = model.generate("Once upon a time", max_tokens=6, temperature=1.0, seed=-1)
+    assert signed.ids == model.generate("Once upon a time", max_tokens=6, temperature=1.0, seed=2**64 - 1).ids
     stopped = model.generate("Once upon a time", max_new_tokens=6, eos_token_id=plain.ids[2])
     assert stopped.ids[:2] == plain.ids[:2] and stopped.finish_reason == "stop"
     assert model.generate("Once upon a time", max_new_tokens=6, stop_strings=" was").text == ", there"

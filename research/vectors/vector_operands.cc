@@ -11,6 +11,7 @@
 #include "engine/perplexity.h"
 #include "kernels/base/error.h"
 #include "loader/config/decoder_tensors.h"
+#include "loader/range_text.h"
 #include "models/sc_plan.h"
 #include "research/calibrate/exact_windows.h"
 #include "research/operand_capture.h"
@@ -25,7 +26,7 @@ bool IsAttention(ScOperatorId id) { return id == ScOperatorId::kQk || id == ScOp
 
 void CheckRange(const char* what, int64_t first, int64_t last, int64_t count) {
   if (first >= 0 && first <= last && last < count) return;
-  Refuse(fmt::format("--{} {}-{}: allowed is 0..{}", what, first, last, count - 1));
+  Refuse(fmt::format("--{} {}-{}: allowed is {}", what, first, last, RangeText(0, count - 1)));
 }
 
 std::vector<int64_t> Indices(int64_t first, int64_t last) {
@@ -119,7 +120,7 @@ class Capture {
   void Check() {
     if (config_.HasExperts()) Refuse("a model with experts shows no operands of its linears");
     if (choice_.layer < 0 || choice_.layer >= config_.num_hidden_layers) {
-      Refuse(fmt::format("layer {}: the model has layers 0..{}", choice_.layer, config_.num_hidden_layers - 1));
+      Refuse(fmt::format("layer {}: allowed is {}", choice_.layer, RangeText(0, config_.num_hidden_layers - 1)));
     }
     CheckRange("rows", choice_.first_row, choice_.last_row, choice_.ctx);
     if (!IsAttention(choice_.op)) {

@@ -45,6 +45,16 @@ TEST_F(Answers, SayTheSeedThatWasDrawn) {
   EXPECT_LT(*seeds.rbegin(), int64_t{1} << 53);
   body["seed"] = -5;
   EXPECT_EQ(Complete(body)["seed"], -5);
+  body["seed"] = UINT64_MAX;
+  const Json choices = Complete(body)["choices"];
+  body["seed"] = -1;
+  EXPECT_EQ(Complete(body)["choices"], choices);
+  for (const char* seed : {"18446744073709551616", "-9223372036854775809", "1.5", "true"}) {
+    const Reply refused = Call(port(), "POST", "/v1/completions", std::string(R"({"prompt":"a","seed":)") + seed + "}");
+    EXPECT_EQ(refused.status, 400) << seed;
+    EXPECT_NE(refused.body.find("seed"), std::string::npos) << refused.body;
+  }
+  body["seed"] = -5;
   body["stream"] = true;
   EXPECT_EQ(Json::parse(Post("/v1/completions", body).Events().front())["seed"], -5);
 }

@@ -79,6 +79,15 @@ TEST_F(Chats, GivesTheBitsOfGenerateAlone) {
                      {"logprobs", true}, {"top_logprobs", 2}};
   const Reply reply = Post("/v1/chat/completions", body);
   ASSERT_EQ(reply.status, 200) << reply.body;
+  Json both = body;
+  both["max_tokens"] = 15;
+  EXPECT_EQ(Post("/v1/chat/completions", both).Json()["choices"], reply.Json()["choices"]);
+  both["max_tokens"] = 16;
+  const Reply differing = Post("/v1/chat/completions", both);
+  EXPECT_EQ(differing.status, 400);
+  EXPECT_NE(differing.body.find("max_completion_tokens: is 15, and max_tokens, its older name, is 16"),
+            std::string::npos)
+      << differing.body;
   const Json answer = reply.Json();
   EXPECT_EQ(answer["object"], "chat.completion");
   ASSERT_EQ(answer["choices"].size(), 2u);

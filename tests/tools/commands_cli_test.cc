@@ -141,6 +141,8 @@ TEST(PerplexityCli, BadInput) {
   ExpectRefused(run({"--file", folder / "binary", "--ctx", "32"}), "UTF-8");
   ExpectRefused(run({"--file", folder.path()}), folder.path());
   ExpectRefused(run({"--file", folder / "short", "--config", "preset=best"}), "best");
+  ExpectRefused(run({"--file", folder / "short", "--ctx", "1"}), "ctx = 1: a window has at least 2 tokens");
+  ExpectRefused(run({"--file", folder / "short", "--context", "1"}), "context = 1: a window has at least 2 tokens");
 }
 
 TEST(VerifyCli, ListAndOnly) {

@@ -110,6 +110,12 @@ TEST(GenerateCli, SamplingIsReproducible) {
   };
   EXPECT_EQ(text("3"), text("3"));
   EXPECT_NE(text("3"), text("4"));
+  const std::string negative = text("-1");
+  EXPECT_EQ(negative, text("18446744073709551615"));
+  EXPECT_NE(negative, "");
+  for (const char* seed : {"-9223372036854775809", "18446744073709551616", "-x"}) {
+    ExpectRefused(RunStoch(WithDemo("generate", {"--prompt", "a", "--seed", seed})), seed);
+  }
 }
 
 TEST(GenerateCli, StopsAtTheContextAndAtStopStrings) {
@@ -123,6 +129,7 @@ TEST(GenerateCli, StopsAtTheContextAndAtStopStrings) {
   EXPECT_EQ(stopped["finish_reason"], "stop");
   EXPECT_EQ(stopped["text"].get<std::string>().find('.'), std::string::npos);
   EXPECT_EQ(stopped["text"].get<std::string>().find("girl"), std::string::npos);
+  ExpectRefused(RunStoch(WithDemo("generate", {"--prompt", "Once", "--stop", ""})), "--stop: expected a value");
 }
 
 TEST(GenerateCli, CtrlCEndsWithTheSummary) {
@@ -237,6 +244,7 @@ TEST(TokenizeCli, IdsAndBack) {
   EXPECT_EQ(tokenize({"--decode"}, ids.out).out, "Once upon a time\n");
   EXPECT_EQ("1 " + tokenize({"--prompt", "Once upon a time", "--no-bos"}).out, ids.out);
   EXPECT_EQ(tokenize({}, "Once upon a time").out, ids.out);
+  EXPECT_EQ(RunStoch({"tokenize", DemoModel(), "--prompt", "Once upon a time"}).out, ids.out);
   const nlohmann::json json = ExpectJson(tokenize({"--prompt", "Once upon a time", "--json"}));
   EXPECT_EQ(json["ids"][0], 1);
   EXPECT_EQ(tokenize({"--decode"}, json["ids"].dump()).out, "Once upon a time\n");

@@ -326,6 +326,8 @@ TEST_F(ResearchCli, ProfileHasRowsAndASummaryInFourForms) {
   EXPECT_LT(row["mse"], json["configurations"][1]["rows"][0]["mse"]);
   EXPECT_EQ(first["ppl"], ExpectJson(Perplexity({"--json", "--sc", "stoc_len=64"}))["results"][0]["ppl"]);
 
+  ExpectRefused(RunStoch({"profile", DemoModel(), "--file", folder_ / "none"}), "none: cannot be opened");
+
   const ProcessResult lines = profile({"-o", "jsonl", "--heads", "--quiet"});
   EXPECT_EQ(lines.exit_code, 0) << lines.err;
   EXPECT_EQ(std::count(lines.out.begin(), lines.out.end(), '\n'), 45 + 5 * 2 * 8 + 1);

@@ -230,6 +230,11 @@ TEST_F(SweepCli, WrongPlansAreRefusedBeforeAnyWork) {
   refused("\"runs\": []", "at least one run");
   Plan(R"("runs": ["stoc_len=64"])");
   ExpectRefused(Sweep("none", {"--plot", "x=ppl"}), "x=NAME and y=NAME");
+  // Before any run: the rows are not begun.
+  const std::string plot = "x=mac_avg_stoc_len,y=ppl,file=";
+  ExpectRefused(Sweep("none", {"--plot", plot + "/nowhere/plot.svg"}), "/nowhere/plot.svg: cannot be created");
+  ExpectRefused(Sweep("none", {"--plot", plot + "plot.png"}), "file: expected NAME.svg");
+  ExpectRefused(Sweep("none", {"--plot", ""}), "--plot: expected a value");
   ExpectRefused(RunStoch({"sweep", "-o", folder_ / "none"}), "give a plan");
 }
 

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "loader/range_text.h"
+
 namespace stoch::cli {
 namespace {
 
@@ -19,6 +21,12 @@ TEST(Table, CsvQuotesWhatNeedsIt) {
   Table table({"sc", "ms"});
   table.Add({"halve=1,stoc_len=64", "say \"1\""});
   EXPECT_EQ(table.Csv(), "sc,ms\n\"halve=1,stoc_len=64\",\"say \"\"1\"\"\"\n");
+}
+
+TEST(Ranges, SayOneNumberOrNone) {
+  EXPECT_EQ(RangeText(2, 5), "2..5");
+  EXPECT_EQ(RangeText(3, 3), "3");
+  EXPECT_EQ(RangeText(3, 2), "none");
 }
 
 }  // namespace

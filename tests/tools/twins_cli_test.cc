@@ -108,6 +108,7 @@ TEST(Twins, WhatIsWrongIsNamed) {
   refused("- max-tokens\n", "expected a mapping of options");
   refused("max-tokens: &a 3\n", "stoch.yml");
   ExpectRefused(RunStoch(WithDemo("generate", With({"--config", "/nowhere.yml"}))), "/nowhere.yml");
+  ExpectRefused(RunStoch(WithDemo("generate", With({"--config", ""}))), "--config: expected a file");
   const Variable flag("STOCH_IGNORE_EOS", "maybe");
   ExpectRefused(RunStoch(WithDemo("generate", kPrompt)), "STOCH_IGNORE_EOS = maybe: expected true or false");
   const Variable given("STOCH_IGNORE_EOS", "no"), tokens("STOCH_MAX_TOKENS", "many");

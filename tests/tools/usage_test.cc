@@ -102,6 +102,12 @@ TEST(Usage, WrongUsageIsOneSentence) {
   ExpectRefused(RunStoch({"completion", "tcsh"}), "tcsh");
 }
 
+TEST(Usage, ALauncherThatIsNotThereIsRefusedBeforeAnyWork) {
+  for (const char* launch : {"no-such-launcher -n 2", "/nowhere/mpirun -n 2", "sh;no-such-launcher"}) {
+    ExpectRefused(RunStoch({"serve", DemoModel(), "--port", "0", "--launch", launch}), "there is no program ");
+  }
+}
+
 TEST(Usage, NumbersThatNothingHoldsAreRefusedInAShortSentence) {
   constexpr size_t kShort = 200;
   const std::string many_digits = "99999999999999999999999";

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -24,6 +25,15 @@ constexpr CommandEntry kCommands[] = {
     {"profile", AddProfile},   {"cost", AddCost},       {"sweep", AddSweep},       {"vectors", AddVectors},
 };
 
+// Whether 64 bits hold a whole number. A double cannot tell the largest unsigned one from the one above it.
+bool Fits(const std::string& word, bool is_unsigned) {
+  const double value = std::strtod(word.c_str(), nullptr);
+  if (!is_unsigned || value < 0x1p63) return value >= -0x1p63 && value < 0x1p63;
+  errno = 0;
+  (void)std::strtoull(word.c_str(), nullptr, 0);
+  return errno != ERANGE;
+}
+
 }  // namespace
 
 std::span<const CommandEntry> Commands() { return kCommands; }
@@ -35,8 +45,8 @@ void CheckNumbers(const CLI::App& command) {
     if (!is_whole && !type.starts_with("FLOAT")) continue;
     for (const std::string& word : option->results()) {
       const double value = std::strtod(word.c_str(), nullptr);
-      const bool fits = value >= -0x1p63 && value < 0x1p63;
-      if (is_whole && !fits) throw InvalidInput(option->get_name() + " " + word + ": 64 bits do not hold it");
+      if (is_whole && !Fits(word, type.starts_with("UINT")))
+        throw InvalidInput(option->get_name() + " " + word + ": 64 bits do not hold it");
       if (!is_whole && !std::isfinite(value)) throw InvalidInput(option->get_name() + " " + word + ": is no number");
     }
   }

@@ -20,6 +20,8 @@
 #include "app/options/chat_options.h"
 #include "app/options/cost_options.h"
 #include "app/options/grammar_options.h"
+#include "app/options/not_empty.h"
+#include "app/options/seed.h"
 #include "app/options/speculation_options.h"
 #include "app/output.h"
 #include "app/progress.h"
@@ -208,7 +210,11 @@ void AddSampling(CLI::App& command, Options* options) {
       .add_option("--repetition-penalty,--repeat-penalty", sampling.repeat_penalty,
                   "Above 1: tokens seen before become less likely; either name is the same")
       ->capture_default_str();
-  command.add_option("--seed", sampling.seed, "Of sampling: the same seed gives the same text")->capture_default_str();
+  command
+      .add_option("--seed", sampling.seed,
+                  "Of sampling: the same seed gives the same text; any number of 64 bits, signed or not")
+      ->transform(SignedSeed())
+      ->capture_default_str();
 }
 
 }  // namespace
@@ -231,7 +237,9 @@ CommandBody AddGenerate(CLI::App& command) {
   AddConversation(command, options.get(), chat);
   AddLength(command, options.get());
   AddSampling(command, options.get());
-  command.add_option("--stop", options->stop, "End before this text; may be repeated")->allow_extra_args(false);
+  command.add_option("--stop", options->stop, "End before this text; may be repeated")
+      ->check(NotEmpty())
+      ->allow_extra_args(false);
   command.add_flag("--ignore-eos", options->ignore_eos, "Go on past end-of-sequence tokens");
   command
       .add_option("--sequence", options->sequence,

@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 
 #include "engine/request/text_stream.h"
@@ -144,6 +147,28 @@ double ReadRepetitionPenalty(JsonFields& fields) {
   return penalty ? *penalty : same.value_or(1);
 }
 
+// Any number of 64 bits, signed or not, as OpenAI, vLLM and Hugging Face have them between them.
+std::optional<uint64_t> ReadSeed(JsonFields& fields) {
+  const Json* given = fields.Find("seed");
+  if (given == nullptr) return std::nullopt;
+  if (given->is_number_unsigned()) return given->get<uint64_t>();
+  if (given->is_number_float() && std::abs(given->get<double>()) >= 0x1p63) {
+    Reject("seed", "64 bits do not hold it; allowed is -2^63..2^64-1");
+  }
+  return static_cast<uint64_t>(*fields.Integer("seed", INT64_MIN, INT64_MAX));
+}
+
+// Errors: RequestError where the older and the newer name say different things.
+int64_t ReadChatMaxTokens(JsonFields& fields) {
+  const auto older = fields.Integer("max_tokens", 1, kAnyInteger);
+  const auto newer = fields.Integer("max_completion_tokens", 1, kAnyInteger);
+  if (older && newer && *older != *newer) {
+    Reject("max_completion_tokens", "is " + std::to_string(*newer) + ", and max_tokens, its older name, is " +
+                                        std::to_string(*older) + "; give one");
+  }
+  return newer ? *newer : older.value_or(-1);
+}
+
 SamplingOptions ReadSampling(JsonFields& fields, const ModelFacts& model) {
   SamplingOptions sampling;
   sampling.temperature = fields.Number("temperature").value_or(1);
@@ -154,11 +179,8 @@ SamplingOptions ReadSampling(JsonFields& fields, const ModelFacts& model) {
   sampling.frequency_penalty = fields.Number("frequency_penalty").value_or(0);
   sampling.repeat_penalty = ReadRepetitionPenalty(fields);
   sampling.logit_bias = ReadLogitBias(fields, model);
-  if (const auto seed = fields.Integer("seed", INT64_MIN, INT64_MAX)) {
-    sampling.seed = static_cast<uint64_t>(*seed);
-  } else {
-    sampling.seed = model.default_seed ? *model.default_seed : DrawSeed();
-  }
+  const auto seed = ReadSeed(fields);
+  sampling.seed = seed ? *seed : model.default_seed ? *model.default_seed : DrawSeed();
   try {
     Validate(sampling, model.vocab_size);
   } catch (const InvalidInput& error) {
@@ -360,9 +382,7 @@ ChatCall ParseChat(OrderedJson body, const ModelFacts& model) {
   GenerateRequest& generate = request.generate;
   // Tokens that end a turn count as ends of the sequence.
   if (!fields.Bool("ignore_eos", false)) generate.stop_ids = model.chat->stop_ids();
-  // The newer name wins, as in the OpenAI API.
-  const auto max_tokens = fields.Integer("max_tokens", 1, kAnyInteger);
-  generate.max_tokens = fields.Integer("max_completion_tokens", 1, kAnyInteger).value_or(max_tokens.value_or(-1));
+  generate.max_tokens = ReadChatMaxTokens(fields);
   const bool logprobs = fields.Bool("logprobs", false);
   const auto top = fields.Integer("top_logprobs", 0, kMaxLogprobs);
   if (top && !logprobs) Reject("top_logprobs", "has no meaning without logprobs");

@@ -124,6 +124,12 @@ TEST_F(Streams, AskForTheKeyAndForWhatIsThere) {
   EXPECT_EQ(Call(port, "HEAD", "/v1/streams/" + id, "", key).status, 405);
   EXPECT_EQ(stream.Read(port, SIZE_MAX, key), 200);
   EXPECT_TRUE(stream.done());
+  const Reply beyond =
+      Call(port, "GET", "/v1/streams/" + id, "", {{"Authorization", "Bearer k"}, {"Last-Event-ID", id + ":999999"}});
+  EXPECT_EQ(beyond.status, 200);
+  EXPECT_NE(beyond.body.find("the last event of this stream is " + id), std::string::npos) << beyond.body;
+  EXPECT_NE(beyond.body.find("[DONE]"), std::string::npos) << beyond.body;
+  EXPECT_EQ(beyond.body.find("choices"), std::string::npos) << beyond.body;
 
   Serving without;
   ASSERT_TRUE(without.Logs("ready")) << without.Log();

@@ -162,11 +162,11 @@ CommandBody AddProfile(CLI::App& command) {
   command.description("Errors of every layer and operator, quantization and streams apart");
   command.footer(
       "Examples:\n"
-      "  stoch profile --model demo --file text --sc stoc_len=64\n"
+      "  stoch profile demo --file text --sc stoc_len=64\n"
       "  stoch profile --model demo --file text --sc stoc_len=128 --sc stoc_len=32 --mode propagated -o csv\n"
       "  stoch profile --model demo --file text --mp table.json --heads --array 32,32,64 -o jsonl");
   auto options = std::make_shared<Options>();
-  AddModelOptions(command, &options->model)->required();
+  AddModelOptions(command, &options->model, true)->required();
   command.remove_option(command.get_option("--context"));
   command.add_option("--file", options->file, "The text; - is standard input")->required();
   command.add_option("--ctx", options->profile.ctx, "Tokens of a window")->capture_default_str();

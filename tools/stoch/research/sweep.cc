@@ -16,6 +16,7 @@
 
 #include "app/common_options.h"
 #include "app/interrupt.h"
+#include "app/options/not_empty.h"
 #include "app/options/shard.h"
 #include "app/output.h"
 #include "app/run_on_ranks.h"
@@ -178,6 +179,7 @@ ExitCode Run(const Options& options) {
   const Shard shard = ParseShard("--shard", options.shard);
   std::optional<SweepPlot> plot;
   if (!options.plot.empty()) plot = ParseSweepPlot(options.plot);
+  if (plot && plot->file.empty()) plot->file = options.out + ".svg";
   if (!options.resume) RequireAbsent(options.out);
   SweepPlan plan = ReadPlan(options);
   const bool is_divided = !options.shard.empty() && plan.windows_per_row > 0;
@@ -189,7 +191,10 @@ ExitCode Run(const Options& options) {
     if (!plan.Has("kl")) throw InvalidInput("--kl-base: the plan has no metric kl");
     CheckBase(plan, options.kl_base);
   }
-  if (plot) CheckPlot(plan, *plot);
+  if (plot) {
+    CheckPlot(plan, *plot);
+    CheckCanWrite(plot->file);
+  }
   CheckRanks(options, plan);
   std::vector<size_t> mine;
   std::vector<std::string> keys;
@@ -201,9 +206,7 @@ ExitCode Run(const Options& options) {
   RunAll(options, plan, mine, &log);
   const bool whole = shard.count == 1 && (plan.has_seeds || plan.reference);
   if (whole) log.Replace(FinishedLines(plan, log.Rows()));
-  if (plot) {
-    WriteWholeFile(plot->file.empty() ? options.out + ".svg" : plot->file, SweepSvg(plan, *plot, log.Rows()));
-  }
+  if (plot) WriteWholeFile(plot->file, SweepSvg(plan, *plot, log.Rows()));
   if (options.tsv) Print(SweepTsv(plan, log.Rows()));
   if (options.output.json) PrintLine(SummaryJson(options, log));
   return log.AnyFailed() ? kCheckFailed : kDone;
@@ -247,12 +250,16 @@ CommandBody AddSweep(CLI::App& command) {
   command.add_flag("--verify-digest", options->verify_digest,
                    "Read all weights for their digest, also where stoch inspect --digest has kept it");
   command.add_flag("--tsv", options->tsv, "Print model, config, metric, value at the end");
-  command.add_option(
-      "--plot", options->plot,
-      "x=NAME,y=NAME[,by=NAME+NAME][,log=x+y][,error=ci|sd|minmax][,kind=box][,baseline=VALUE|SERIES|CONFIG|"
-      "KEY][,front=0][,size=WxH][,font=PT][,file=FILE]: an SVG with the Pareto front, OUTPUT.svg by default; error and "
-      "kind=box: means of seeds and their spread; baseline, any number of times: a line at a number or a run's value; "
-      "x=layer,y=stoc_len: lengths by layer, of the metric trace");
+  command
+      .add_option(
+          "--plot", options->plot,
+          "x=NAME,y=NAME[,by=NAME+NAME][,log=x+y][,error=ci|sd|minmax][,kind=box][,baseline=VALUE|SERIES|CONFIG|"
+          "KEY][,front=0][,size=WxH][,font=PT][,file=FILE]: an SVG with the Pareto front, OUTPUT.svg by default; error "
+          "and "
+          "kind=box: means of seeds and their spread; baseline, any number of times: a line at a number or a run's "
+          "value; "
+          "x=layer,y=stoc_len: lengths by layer, of the metric trace")
+      ->check(NotEmpty());
   command.add_flag("--timing", options->timing, "Rows say how long they took: no two sweeps have the same bytes then");
   AddDeviceOptions(command, &options->device);
   AddRankOptions(command, &options->device.ranks);

@@ -16,6 +16,7 @@
 #include "engine/digest_cache.h"
 #include "kernels/base/error.h"
 #include "kernels/base/usable_threads.h"
+#include "loader/range_text.h"
 #include "loader/sha256.h"
 #include "research/products/operator_digest.h"
 #include "research/profile.h"
@@ -261,7 +262,7 @@ SweepPlan ResolveSweep(const SweepFile& file, const std::string& version, bool v
   const int64_t longest = files.config.max_position_embeddings;
   plan.ctx = file.ctx > 0 ? file.ctx : std::min(kDefaultCtx, longest);
   if (plan.ctx < 2 || plan.ctx > longest)
-    throw InvalidInput(fmt::format("ctx = {}: allowed is 2..{}", plan.ctx, longest));
+    throw InvalidInput(fmt::format("ctx = {}: allowed is {}", plan.ctx, RangeText(2, longest)));
   const int64_t windows = static_cast<int64_t>(plan.ids.size()) / plan.ctx;
   if (windows < std::max<int64_t>(file.max_windows, 1)) {
     throw InvalidInput(fmt::format("max_windows = {}: {} has {} windows of {} tokens",

@@ -112,6 +112,8 @@ SweepPlot ParseSweepPlot(const std::string& text) {
     } else if (name == "y") {
       plot.y = value;
     } else if (name == "file") {
+      if (!value.ends_with(".svg"))
+        throw InvalidInput("--plot " + text + ": file: expected NAME.svg, an SVG is written");
       plot.file = value;
     } else if (name == "log" && (value == "x" || value == "y" || value == "x+y")) {
       plot.x_logarithmic = value != "y";

@@ -145,7 +145,7 @@ void SetServerOptions(ServeOptions& options, const std::vector<std::string>& key
   server.max_choices = options.max_queue_per_client();  // more would wait for ever
   server.api.reasoning = serve::ReasoningFormatNamed(options.reasoning_parser);
   if (options.tool_call_parser != "auto") server.api.tools = serve::ToolFormNamed(options.tool_call_parser);
-  if (options.default_seed) server.api.default_seed = static_cast<uint64_t>(*options.default_seed);
+  server.api.default_seed = options.default_seed;
 }
 
 std::unique_ptr<serve::Journal> OpenJournal(const ServeOptions& options, std::string served,

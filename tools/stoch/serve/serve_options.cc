@@ -2,15 +2,18 @@
 #include "tools/stoch/serve/serve_options.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <filesystem>
 #include <iterator>
 #include <system_error>
 
 #include "app/options/chat_options.h"
 #include "app/options/rank_division.h"
+#include "app/options/seed.h"
 #include "kernels/base/error.h"
 
 namespace stoch::cli {
@@ -101,8 +104,10 @@ void AddEngine(CLI::App& command, ServeOptions* options) {
       ->excludes(replica_devices)
       ->excludes(launch)
       ->excludes(command.get_option("--journal"));
-  command.add_option("--default-seed", options->default_seed,
-                     "Seed of requests that name none; default: one is drawn for each, and returned");
+  command
+      .add_option("--default-seed", options->default_seed,
+                  "Seed of requests that name none; default: one is drawn for each, and returned")
+      ->transform(SignedSeed());
 }
 
 void AddChat(CLI::App& command, ServeOptions* options) {
@@ -279,6 +284,24 @@ std::vector<std::string> ReplicaDevices(const ServeOptions& options) {
   return devices;
 }
 
+namespace {
+
+// A path with a slash, or a name on PATH, of a file that may be run.
+bool CanBeRun(const std::string& program) {
+  const auto can_be_run = [](const std::string& path) {
+    std::error_code ignored;
+    return std::filesystem::is_regular_file(path, ignored) && access(path.c_str(), X_OK) == 0;
+  };
+  if (program.find('/') != std::string::npos) return can_be_run(program);
+  const char* const path = std::getenv("PATH");
+  const std::vector<std::string> folders = CLI::detail::split(path == nullptr ? "/usr/bin:/bin" : path, ':');
+  return std::any_of(folders.begin(), folders.end(), [&](const std::string& folder) {
+    return can_be_run((folder.empty() ? "." : folder) + "/" + program);
+  });
+}
+
+}  // namespace
+
 std::vector<std::vector<std::string>> Launches(const ServeOptions& options) {
   std::vector<std::vector<std::string>> launches;
   if (options.launch.empty()) return launches;
@@ -287,6 +310,9 @@ std::vector<std::vector<std::string>> Launches(const ServeOptions& options) {
     launches.push_back(CLI::detail::split_up(launch));
     if (launches.back().empty()) {
       throw InvalidInput(fmt::format("--launch {}: expected words like mpirun -n 2, got none", options.launch));
+    }
+    if (!CanBeRun(launches.back().front())) {
+      throw InvalidInput(fmt::format("--launch {}: there is no program {}", launch, launches.back().front()));
     }
   }
   if (!options.engine.arithmetic.files.empty()) {

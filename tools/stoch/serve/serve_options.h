@@ -22,7 +22,7 @@ struct ServeOptions {
   std::string key;       // "": none
   std::string key_file;  // of further ones
   CLI::Option* key_option = nullptr;
-  std::optional<int64_t> default_seed;
+  std::optional<uint64_t> default_seed;
   int64_t http_threads = 4;
   int64_t max_queue = 1024;
   std::optional<int64_t> max_queue_per_key;  // none: as max_queue
