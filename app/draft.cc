@@ -72,9 +72,11 @@ std::unique_ptr<Engine> OpenWithDraft(std::shared_ptr<Backend> backend, ModelFil
     throw InvalidInput("--ranks mpi: has no draft model; allowed for --speculate is ngram, off");
   }
   ProgressBar bar("loading", output.quiet);
-  options.on_progress = [&bar](const LoadProgress& progress) {
+  ProgressLog log("loading on all ranks", output.quiet || !on_ranks);
+  options.on_progress = [&bar, &log](const LoadProgress& progress) {
     ThrowIfInterrupted();
     bar.Update(progress.done_bytes, progress.total_bytes);
+    log.Update(progress.done_bytes, progress.total_bytes);
   };
   std::unique_ptr<Engine> engine;
   if (on_ranks) {

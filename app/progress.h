@@ -36,4 +36,21 @@ class ProgressBar {
   Clock::time_point next_draw_ = start_;
 };
 
+// "loading: 50 % of 2.4 GB, 1.2 s left" in the log now and then, where no bar can be drawn: launchers of ranks take standard error as a pipe.
+class ProgressLog {
+ public:
+  // Logs nothing where standard error is a terminal, or `quiet`; else one line a period, the first after one.
+  ProgressLog(std::string label, bool quiet, std::chrono::milliseconds period = std::chrono::seconds(5));
+
+  void Update(int64_t done, int64_t total);  // bytes
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::string label_;
+  bool shown_;
+  std::chrono::milliseconds period_;
+  Clock::time_point start_ = Clock::now();
+  Clock::time_point next_ = start_ + period_;
+};
+
 }  // namespace stoch::cli

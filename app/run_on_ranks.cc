@@ -90,6 +90,13 @@ std::chrono::seconds OpeningLimitOf(const DeviceOptions& devices) {
   return std::chrono::seconds(given > 0 ? std::max(given, kLeast) : kLimit);
 }
 
+// How long rank 0 may say nothing where nobody waits for rows of it: a thread of its own says once a second that it lives.
+std::chrono::seconds IdleLimitOf(const DeviceOptions& devices) {
+  constexpr int64_t kLeast = 5, kLimit = 120;
+  const int64_t given = devices.ranks.limit_s;
+  return std::chrono::seconds(given > 0 ? std::max(given, kLeast) : kLimit);
+}
+
 // MPI from its beginning to its end.
 class MpiScope {
  public:
@@ -97,7 +104,7 @@ class MpiScope {
     constexpr std::chrono::seconds kLeast(30);  // processes of a busy cluster do not start at once
     const std::vector<fs::path> folders = ModuleFolders();
     const EndsInTime begins(std::max(limit_, kLeast), "begin");
-    link_ = std::make_unique<MpiLink>(folders, LimitOf(devices), limit_);
+    link_ = std::make_unique<MpiLink>(folders, MpiLink::Limits{LimitOf(devices), limit_, IdleLimitOf(devices)});
   }
   ~MpiScope() {
     const EndsInTime ends(limit_, "end");
@@ -236,9 +243,20 @@ std::unique_ptr<Engine> OpenOnRanks(std::shared_ptr<Backend> backend, ModelFiles
   const DividedModel model = Divide(files, *backend, devices, &options);
   job.Open(model.name, files, options, model.layers);
   options.ranks = &job.link();
+  const ProgressFn told = std::exchange(options.on_progress, nullptr);
+  LoadProgress own;  // of this rank
+  const auto tell = [&told, &own](const LoadedBytes& others) {
+    if (told) told({own.done_bytes + others.done, own.total_bytes + others.total, own.tensor});
+  };
+  options.on_progress = [&job, &own, &tell](const LoadProgress& progress) {
+    own = progress;
+    tell(job.HearOthers());
+  };
   std::unique_ptr<Engine> engine;
   try {
     engine = Engine::Open(std::move(backend), std::move(files), options);
+    own.tensor = {};
+    job.Await(tell);
   } catch (const LostRank&) {
     throw;
   } catch (...) {
@@ -249,7 +267,6 @@ std::unique_ptr<Engine> OpenOnRanks(std::shared_ptr<Backend> backend, ModelFiles
     job.Close();
     throw;
   }
-  job.Await();
   return engine;
 }
 

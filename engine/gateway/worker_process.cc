@@ -207,17 +207,6 @@ void WorkerProcess::Signal(int number) {
   if (how_.empty()) pidfd_send_signal(pidfd_.native_handle(), number, nullptr, 0);
 }
 
-void WorkerProcess::Kill() {
-  if (!is_launched_) return Signal(SIGKILL);
-  const auto now = std::chrono::steady_clock::now();
-  if (asked_to_end_) {  // once: a second request has mpirun leave its processes
-    if (now - *asked_to_end_ >= kGrace) Signal(SIGKILL);
-    return;
-  }
-  asked_to_end_ = now;
-  Signal(SIGTERM);
-}
-
 namespace {
 
 bool IsProcessStopped(pid_t pid) {
@@ -233,6 +222,17 @@ bool IsProcessStopped(pid_t pid) {
 }
 
 }  // namespace
+
+void WorkerProcess::Kill() {
+  if (!is_launched_ || IsProcessStopped(pid_)) return Signal(SIGKILL);  // one that is stopped hears no request
+  const auto now = std::chrono::steady_clock::now();
+  if (asked_to_end_) {  // once: a second request has mpirun leave its processes
+    if (now - *asked_to_end_ >= kGrace) Signal(SIGKILL);
+    return;
+  }
+  asked_to_end_ = now;
+  Signal(SIGTERM);
+}
 
 bool WorkerProcess::IsStopped() const { return IsProcessStopped(pid_) || (worker_ != 0 && IsProcessStopped(worker_)); }
 

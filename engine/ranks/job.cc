@@ -130,7 +130,9 @@ void Load(RankLink& link, const EngineOptions& engine, int64_t lanes, FollowedMo
   model.placement = *engine.placement;
   model.ranks = &link;
   link.HeartbeatTo(0);
-  model.progress = [&link](const LoadProgress&) { link.Heartbeat("loads its layers"); };
+  model.progress = [&link](const LoadProgress& progress) {
+    link.Heartbeat(LoadedBytes{progress.done_bytes, progress.total_bytes});
+  };
   followed->model = std::make_unique<DecoderModel>(*followed->backend, followed->files, model);
 }
 
@@ -280,14 +282,47 @@ void RankJob::Tell(const std::string& purpose, const std::string& model, const M
                   filled,  1,     RowBytes(files.config)};
   opening.lanes = ShapeOf(files.config, filled).lanes;
   const std::string text = TextOf(opening);
+  others_.assign(static_cast<size_t>(link_.count() - 1), {});
   for (int to = 1; to < link_.count(); ++to) SendText(link_, to, text);
 }
 
-std::vector<RankReport> RankJob::TakeAnswers() {
+LoadedBytes RankJob::HearOthers(std::chrono::milliseconds most) {
+  LoadedBytes all;
+  for (size_t i = 0; i < others_.size(); ++i) {
+    Other& other = others_[i];
+    while (!other.answer) {
+      std::optional<LoadingWord> word = HearLoading(link_, static_cast<int>(i) + 1, most);
+      if (!word) break;
+      other.heard = std::chrono::steady_clock::now();
+      if (word->loaded) other.loaded = *word->loaded;
+      if (!word->text) continue;
+      other.answer = std::move(word->text);
+      other.loaded.done = other.loaded.total;
+    }
+    all.done += other.loaded.done;
+    all.total += other.loaded.total;
+  }
+  return all;
+}
+
+std::vector<RankReport> RankJob::TakeAnswers(const std::function<void(const LoadedBytes& others)>& on_loaded) {
+  constexpr std::chrono::milliseconds kTurn(100);
+  const auto begin = std::chrono::steady_clock::now();
+  for (Other& other : others_) other.heard = begin;
+  const auto has_answer = [](const Other& other) { return other.answer.has_value(); };
+  while (!std::all_of(others_.begin(), others_.end(), has_answer)) {
+    const LoadedBytes loaded = HearOthers(kTurn);
+    if (on_loaded) on_loaded(loaded);
+    const auto now = std::chrono::steady_clock::now();
+    for (size_t i = 0; i < others_.size(); ++i) {
+      if (others_[i].answer || now - others_[i].heard < link_.limit(RankLink::Wait::kOpening)) continue;
+      throw SilentRank(link_, static_cast<int>(i) + 1, RankLink::Wait::kOpening);
+    }
+  }
   std::vector<RankReport> reports;
   std::string first;
   for (int from = 1; from < link_.count(); ++from) {
-    const Answer answer = AnswerOf(TakeText(link_, from, RankLink::Wait::kOpening), from);
+    const Answer answer = AnswerOf(*others_[static_cast<size_t>(from - 1)].answer, from);
     reports.push_back(answer.report);
     if (static_cast<int>(hosts_.size()) < from) hosts_.push_back(answer.report.host);
     if (answer.refused.empty() || !first.empty()) continue;
@@ -305,8 +340,8 @@ void RankJob::Open(const std::string& model, const ModelFiles& files, const Engi
   hop_us_ = MeasureHop(link_, RowBytes(files.config));
 }
 
-void RankJob::Await() {
-  reports_ = TakeAnswers();
+void RankJob::Await(const std::function<void(const LoadedBytes& others)>& on_loaded) {
+  reports_ = TakeAnswers(on_loaded);
   RankReport own;
   own.host = host_;
   own.hop_us = hop_us_;

@@ -10,9 +10,11 @@
 //   End   -- text -->   ends
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -62,8 +64,12 @@ class RankJob {
   // Errors: InvalidInput for files of SC settings, which ranks are not told of. LostRank.
   void Open(const std::string& model, const ModelFiles& files, const EngineOptions& options,
             std::span<const int64_t> layers);
-  // Waits until all have loaded. Errors: InvalidInput in the words of the first that has not; the model is closed then.
-  void Await();
+  // How far the others are, as far as they have said so by now: to be called now and then while rank 0 loads. Never waits.
+  // Errors: LostRank.
+  LoadedBytes HearOthers() { return HearOthers(std::chrono::milliseconds(0)); }
+  // Waits until all have loaded, and tells meanwhile how far the others are; what on_loaded throws ends the wait, which a
+  // second call goes on with. Errors: InvalidInput in the words of the first that has not; the model is closed then.
+  void Await(const std::function<void(const LoadedBytes& others)>& on_loaded = nullptr);
   // What all ranks have said of the model that was awaited last, rank 0 first, which says nothing of its bytes here.
   const std::vector<RankReport>& reports() const { return reports_; }
   void Close();  // what is open
@@ -78,11 +84,20 @@ class RankJob {
  private:
   void Tell(const std::string& purpose, const std::string& model, const ModelFiles& files, const EngineOptions& options,
             std::span<const int64_t> layers);
-  std::vector<RankReport> TakeAnswers();
+  std::vector<RankReport> TakeAnswers(const std::function<void(const LoadedBytes& others)>& on_loaded = nullptr);
+  LoadedBytes HearOthers(std::chrono::milliseconds most);
+
+  // Another rank, of the model that it was told of last.
+  struct Other {
+    LoadedBytes loaded;
+    std::optional<std::string> answer;
+    std::chrono::steady_clock::time_point heard;  // anything of it
+  };
 
   RankLink& link_;
   std::string build_, host_;
-  std::vector<std::string> hosts_;  // of ranks 1, 2, ... that have answered
+  std::vector<Other> others_;       // ranks 1, 2, ...
+  std::vector<std::string> hosts_;  // of those that have answered
   bool is_open_ = false;
   double hop_us_ = 0;  // from here
   std::vector<RankReport> reports_;

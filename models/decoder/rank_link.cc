@@ -14,7 +14,18 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "ranks send numbers as they are in memory");
 
-enum class Kind : uint32_t { kPiece = 0x53740001, kClose, kRows, kOutputs, kRefusal, kText, kHeartbeat, kLost, kAlive };
+enum class Kind : uint32_t {
+  kPiece = 0x53740001,
+  kClose,
+  kRows,
+  kOutputs,
+  kRefusal,
+  kText,
+  kHeartbeat,
+  kLost,
+  kAlive,
+  kLoading
+};
 
 struct Head {
   Kind kind = Kind::kText;
@@ -60,16 +71,14 @@ void AwaitMessage(RankLink& link, int from, size_t max_bytes, RankLink::Wait wai
   const Clock::time_point begin = Clock::now();
   for (;;) {
     const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);
-    if (waited >= link.limit(wait)) {
-      throw LostRank(from, "sent nothing for " + std::to_string(link.limit(wait).count()) + " ms");
-    }
+    if (waited >= link.limit(wait)) throw SilentRank(link, from, wait);
     if (link.WaitFor(from, max_bytes, std::min(kHeartbeatPeriod, link.limit(wait) - waited))) return;
     link.Heartbeat(WaitsFor(from));
   }
 }
 
-Message TakeOne(RankLink& link, int from, size_t max_content, RankLink::Wait wait) {
-  AwaitMessage(link, from, sizeof(Head) + std::max(max_content, kMaxNoteBytes), wait);
+// The one that has arrived.
+Message TakeOne(RankLink& link, int from) {
   Message message{{}, link.Take(from)};
   if (message.bytes.size() < sizeof(Head)) throw LostRank(from, "sent a message without a head");
   std::memcpy(&message.head, message.bytes.data(), sizeof(Head));
@@ -79,21 +88,28 @@ Message TakeOne(RankLink& link, int from, size_t max_content, RankLink::Wait wai
   return message;
 }
 
-// The next message that is no sign of life. Those are handed on to who waits for this rank.
-Message TakeMessage(RankLink& link, int from, size_t max_content, RankLink::Wait wait) {
-  for (;;) {
-    Message message = TakeOne(link, from, max_content, wait);
-    if (message.head.kind == Kind::kLost) throw LostRank(static_cast<int>(message.head.number), message.Text());
-    if (message.head.kind == Kind::kHeartbeat) {
+// Whether it says no more than that its rank gets on, which is handed on to who waits for this rank.
+bool IsSignOfLife(RankLink& link, int from, const Message& message) {
+  switch (message.head.kind) {
+    case Kind::kLost: throw LostRank(static_cast<int>(message.head.number), message.Text());
+    case Kind::kHeartbeat: {
       const std::string where = message.Text();
       link.HearHeartbeat(where);
       link.Heartbeat(where);
-      continue;
+      return true;
     }
-    if (message.head.kind == Kind::kAlive) {
-      link.Heartbeat(WaitsFor(from));
-      continue;
-    }
+    case Kind::kAlive:
+    case Kind::kLoading: link.Heartbeat(WaitsFor(from)); return true;
+    default: return false;
+  }
+}
+
+// The next message that is no sign of life.
+Message TakeMessage(RankLink& link, int from, size_t max_content, RankLink::Wait wait) {
+  for (;;) {
+    AwaitMessage(link, from, sizeof(Head) + std::max(max_content, kMaxNoteBytes), wait);
+    Message message = TakeOne(link, from);
+    if (IsSignOfLife(link, from, message)) continue;
     if (message.content().size() <= max_content) return message;
     throw LostRank(from, "sent " + std::to_string(message.content().size()) + " bytes where at most " +
                              std::to_string(max_content) + " were to come");
@@ -143,13 +159,27 @@ size_t MaxPieceWords(const PassShape& shape) {
 
 }  // namespace
 
-void RankLink::Heartbeat(const std::string& where) {
-  if (heartbeat_to_ < 0) return;
+bool RankLink::TakesHeartbeat() {
+  if (heartbeat_to_ < 0) return false;
   const auto now = std::chrono::steady_clock::now();
-  if (now - last_heartbeat_ < kHeartbeatPeriod) return;
+  if (now - last_heartbeat_ < kHeartbeatPeriod) return false;
   last_heartbeat_ = now;
+  return true;
+}
+
+void RankLink::Heartbeat(const std::string& where) {
+  if (!TakesHeartbeat()) return;
   const std::string text = where.substr(0, kMaxNoteBytes);
   SendMessage(*this, heartbeat_to_, Kind::kHeartbeat, 0, std::as_bytes(std::span(text)));
+}
+
+void RankLink::Heartbeat(const LoadedBytes& loaded) {
+  if (!TakesHeartbeat()) return;
+  SendMessage(*this, heartbeat_to_, Kind::kLoading, 0, std::as_bytes(std::span(&loaded, 1)));
+}
+
+LostRank SilentRank(const RankLink& link, int from, RankLink::Wait wait) {
+  return {from, "sent nothing for " + std::to_string(link.limit(wait).count()) + " ms"};
 }
 
 void SendAlive(RankLink& link) {
@@ -297,10 +327,32 @@ void SendText(RankLink& link, int to, const std::string& text) {
   SendMessage(link, to, Kind::kText, 0, std::as_bytes(std::span(text)));
 }
 
-std::string TakeText(RankLink& link, int from, RankLink::Wait wait) {
-  const Message message = TakeMessage(link, from, kMaxTextBytes, wait);
+namespace {
+
+std::string TextOf(const Message& message, int from) {
   if (message.head.kind != Kind::kText) throw LostRank(from, "sent something else than a text");
   return message.Text();
+}
+
+}  // namespace
+
+std::string TakeText(RankLink& link, int from, RankLink::Wait wait) {
+  return TextOf(TakeMessage(link, from, kMaxTextBytes, wait), from);
+}
+
+std::optional<LoadingWord> HearLoading(RankLink& link, int from, std::chrono::milliseconds most) {
+  if (!link.WaitFor(from, sizeof(Head) + kMaxTextBytes, most)) return std::nullopt;
+  const Message message = TakeOne(link, from);
+  LoadingWord word;
+  if (message.head.kind == Kind::kLoading) {
+    LoadedBytes& loaded = word.loaded.emplace();
+    const bool is_whole = message.content().size() == sizeof(loaded);
+    if (is_whole) std::memcpy(&loaded, message.content().data(), sizeof(loaded));
+    if (is_whole && loaded.done >= 0 && loaded.done <= loaded.total) return word;
+    throw LostRank(from, "says that it has loaded what cannot be");
+  }
+  if (!IsSignOfLife(link, from, message)) word.text = TextOf(message, from);
+  return word;
 }
 
 }  // namespace stoch

@@ -44,6 +44,11 @@ class LostRank : public DeviceError {
   std::string why_;
 };
 
+// How far a rank has loaded its layers: bytes of source tensors.
+struct LoadedBytes {
+  int64_t done = 0, total = 0;
+};
+
 // Moves messages between the ranks of a job. Messages from one rank to another arrive once, whole and in the order they
 // were sent. Threads: one at a time; Send next to another one too.
 class RankLink {
@@ -71,6 +76,8 @@ class RankLink {
   void HeartbeatTo(int to) { heartbeat_to_ = to; }
   // Tells it, at most once a second, and where it is. Errors: LostRank.
   void Heartbeat(const std::string& where);
+  // The same of a rank that loads, which says how far it is.
+  void Heartbeat(const LoadedBytes& loaded);
   // Hands what another rank's heartbeat says to this function, on the thread of the link.
   void OnHeartbeat(std::function<void(const std::string& where)> on_heartbeat) {
     on_heartbeat_ = std::move(on_heartbeat);
@@ -84,6 +91,8 @@ class RankLink {
   void AddWaited(std::chrono::nanoseconds time) { waited_ns_ += time.count(); }
 
  private:
+  bool TakesHeartbeat();
+
   std::atomic<int64_t> waited_ns_ = 0;
   int heartbeat_to_ = -1;
   std::chrono::steady_clock::time_point last_heartbeat_ = {};
@@ -128,11 +137,22 @@ std::string TakeRows(RankLink& link, int from, uint64_t number, std::span<float>
 // launcher does. On a thread of its own, as rank 0 may wait for requests, or load. Errors: LostRank.
 void SendAlive(RankLink& link);
 
+// Of a rank that has said nothing for limit(wait).
+LostRank SilentRank(const RankLink& link, int from, RankLink::Wait wait);
+
 // That this rank ends, because of rank `lost`: whoever waits for its rows ends in these words. Never throws.
 void SendLost(RankLink& link, int to, int lost, const std::string& why);
 
 // A text, with its checksum. Errors: LostRank where anything else comes.
 void SendText(RankLink& link, int to, const std::string& text);
 std::string TakeText(RankLink& link, int from, RankLink::Wait wait);
+
+// A message of a rank that loads its layers, and then sends a text.
+struct LoadingWord {
+  std::optional<LoadedBytes> loaded;
+  std::optional<std::string> text;
+};
+// The next one, where it comes within so long. Errors: as TakeText.
+std::optional<LoadingWord> HearLoading(RankLink& link, int from, std::chrono::milliseconds most);
 
 }  // namespace stoch

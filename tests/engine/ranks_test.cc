@@ -9,6 +9,7 @@
 
 #include "engine/ranks/job.h"
 #include "kernels/registry.h"
+#include "kernels/wrappers/forwarding_backend.h"
 #include "models/decoder/decoder_model.h"
 #include "models/decoder/remote_stage.h"
 #include "tests/engine/logits_cases.h"
@@ -396,6 +397,65 @@ TEST_F(RanksTest, AProgramOfAnotherCommitIsRefusedByName) {
   job.Open(folder.string(), files, options, layers);
   ExpectInvalid([&job] { job.Await(); }, {"rank 1 (hostB): commit: 9310e4d, rank 0 has 8af3053"});
   job.End();
+}
+
+// Reads one vector in 300 ms.
+class SlowlyLoading final : public ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+  Buffer MakeVector(Device device, const WeightSource& source) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    return inner().MakeVector(device, source);
+  }
+};
+
+TEST_F(RanksTest, RankZeroHearsHowFarAllHaveLoaded) {
+  const fs::path folder = FiveLayers();
+  ThreadLinks links(3);
+  std::vector<std::jthread> followers;
+  for (const int rank : {1, 2}) {
+    followers.emplace_back([&links, rank] {
+      FollowerOptions options;
+      options.open_backend = [rank]() -> std::shared_ptr<Backend> {
+        std::shared_ptr<Backend> backend = OneThread("cpu");
+        return rank == 1 ? backend : std::make_shared<SlowlyLoading>(backend);
+      };
+      options.place = [rank](const ModelFiles& files, const Backend& backend, IndexRange, int, EngineOptions*) {
+        return PlaceRank(files.config, backend, {{1}, {2}, {2}}, static_cast<size_t>(rank));
+      };
+      FollowJob(links.link(rank), options);
+    });
+  }
+  // What one process reads, and what rank 0 does.
+  LoadProgress whole, own;
+  EngineOptions options = Halved();
+  options.on_progress = [&whole](const LoadProgress& progress) { whole = progress; };
+  Engine::Open(OneThread("cpu"), OpenModelFiles(folder.string()), options);
+
+  stoch::RankJob job(links.link(0), "", "");
+  const std::shared_ptr<Backend> backend = OneThread("cpu");
+  ModelFiles files = OpenModelFiles(folder.string());
+  options.placement = PlaceRank(files.config, *backend, {{1}, {2}, {2}}, 0);
+  options.ranks = &links.link(0);
+  const std::vector<int64_t> layers = {1, 2, 2};
+  job.Open(folder.string(), files, options, layers);
+  std::vector<LoadedBytes> heard;
+  options.on_progress = [&](const LoadProgress& progress) {
+    own = progress;
+    heard.push_back(job.HearOthers());
+  };
+  const auto engine = Engine::Open(backend, std::move(files), options);
+  job.Await([&heard](const LoadedBytes& others) { heard.push_back(others); });
+  job.End();
+  ASSERT_FALSE(heard.empty());
+  EXPECT_EQ(heard.back().done, heard.back().total);
+  EXPECT_EQ(own.total_bytes + heard.back().total, whole.total_bytes);
+  bool is_partial = false;
+  for (size_t i = 1; i < heard.size(); ++i) {
+    EXPECT_GE(heard[i].done, heard[i - 1].done);
+    is_partial = is_partial || (heard[i - 1].done > 0 && heard[i - 1].done < heard[i].done);
+  }
+  EXPECT_TRUE(is_partial);
 }
 
 TEST_F(RanksTest, AFollowerEndsAfterRankZero) {

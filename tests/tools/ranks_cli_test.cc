@@ -305,7 +305,7 @@ TEST_F(RanksCli, ALostRankEndsTheJob) {
     const char* part;
   } kLosses[] = {{"1", "STOP", ": sent nothing for "},
                  {"1", "KILL", ""},
-                 {"0", "STOP", ": sent nothing for "}};  // a piece, or the rows of one
+                 {"0", "STOP", ": sent nothing for "}};  // a piece for 5 s, or the rows of one for 2
   for (const auto& [rank, signal, part] : kLosses) {
     SCOPED_TRACE(std::string(rank) + " " + signal);
     // That rank has its model, and runs for a while; then it stops for ever, or is gone.
@@ -320,6 +320,7 @@ TEST_F(RanksCli, ALostRankEndsTheJob) {
     EXPECT_NE(result.exit_code, 124) << "nobody noticed";
     EXPECT_EQ(result.out, "");
     EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
+    EXPECT_EQ(result.err.find(": sent nothing for 10000 ms"), std::string::npos) << result.err;
   }
 }
 

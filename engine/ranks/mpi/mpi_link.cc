@@ -52,9 +52,8 @@ void Nap(int asked, std::chrono::steady_clock::duration without_message) {
 
 }  // namespace
 
-MpiLink::MpiLink(std::span<const std::filesystem::path> folders, std::chrono::milliseconds limit,
-                 std::chrono::milliseconds opening)
-    : mpi_(LoadModule(folders)), limit_(limit), opening_(opening) {
+MpiLink::MpiLink(std::span<const std::filesystem::path> folders, const Limits& limits)
+    : mpi_(LoadModule(folders)), limits_(limits) {
   std::array<char, 256> host{};
   if (const int code = mpi_->open(&rank_, &count_, host.data(), host.size()); code != 0) {
     throw DeviceError(std::string("MPI does not begin: ") + mpi_->error(code));
@@ -66,6 +65,11 @@ MpiLink::MpiLink(std::span<const std::filesystem::path> folders, std::chrono::mi
 MpiLink::~MpiLink() {
   sender_ = {};
   if (!is_lost_) mpi_->close();
+}
+
+std::chrono::milliseconds MpiLink::limit(Wait wait) const {
+  if (wait == Wait::kLimit) return limits_.rows;
+  return wait == Wait::kOpening ? limits_.opening : limits_.idle;
 }
 
 void MpiLink::Check(int code, int rank, const char* what) {
@@ -100,6 +104,7 @@ bool MpiLink::HasArrived(int from, size_t max_bytes) {
   constexpr const char* kWhat = "MPI cannot receive";
   const std::lock_guard lock(mutex_);
   Check(std::exchange(send_error_, 0), from, kCannotSend);
+  if (arrived_.contains(from)) return true;
   int is_there = 0;
   if (arriving_from_ < 0) {
     size_t bytes = 0;
@@ -116,7 +121,9 @@ bool MpiLink::HasArrived(int from, size_t max_bytes) {
   }
   // Of a large message the head comes alone: where a network was cut, what follows never does.
   Check(mpi_->received(&is_there), arriving_from_, kWhat);
-  return is_there != 0 && arriving_from_ == from;
+  if (is_there == 0) return false;
+  arrived_[arriving_from_] = std::exchange(arriving_, {});
+  return std::exchange(arriving_from_, -1) == from;
 }
 
 bool MpiLink::WaitFor(int from, size_t max_bytes, std::chrono::milliseconds most) {
@@ -131,11 +138,13 @@ bool MpiLink::WaitFor(int from, size_t max_bytes, std::chrono::milliseconds most
 }
 
 std::vector<std::byte> MpiLink::Take(int from) {
-  STOCH_CHECK(arriving_from_ == from);
-  arriving_from_ = -1;
+  const auto found = arrived_.find(from);
+  STOCH_CHECK(found != arrived_.end());
+  std::vector<std::byte> message = std::move(found->second);
+  arrived_.erase(found);
   // Rank 0 says once a second that it lives: who hears nothing else is idle.
-  if (arriving_.size() > kMessageHeadBytes) last_message_ = std::chrono::steady_clock::now();
-  return std::exchange(arriving_, {});
+  if (message.size() > kMessageHeadBytes) last_message_ = std::chrono::steady_clock::now();
+  return message;
 }
 
 void MpiLink::Abort(int exit_code) {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -25,18 +26,21 @@ namespace stoch {
 // own, as MPI sends the parts of a large one only while it is called, and the caller computes.
 class MpiLink final : public RankLink {
  public:
-  // `limit`, `opening`: how long ranks are waited for. Loads libstoch_mpi.so from `folders`, the first that has it, and begins MPI,
-  // which a process can do once.
+  // How long ranks are waited for.
+  struct Limits {
+    std::chrono::milliseconds rows, opening, idle;  // Wait::kLimit, kOpening, kIdle
+  };
+
+  // Loads libstoch_mpi.so from `folders`, the first that has it, and begins MPI, which a process can do once.
   // Errors: InvalidInput where there is no such module, or it is of another version. DeviceError in the words of MPI.
-  MpiLink(std::span<const std::filesystem::path> folders, std::chrono::milliseconds limit,
-          std::chrono::milliseconds opening);
+  MpiLink(std::span<const std::filesystem::path> folders, const Limits& limits);
   // Ends MPI, unless a rank was lost.
   ~MpiLink() override;
 
   int rank() const override { return rank_; }
   int count() const override { return count_; }
   const std::string& host() const { return host_; }
-  std::chrono::milliseconds limit(Wait wait) const override { return wait == Wait::kLimit ? limit_ : opening_; }
+  std::chrono::milliseconds limit(Wait wait) const override;
   void Send(int to, std::span<const std::byte> message) override;
   bool WaitFor(int from, size_t max_bytes, std::chrono::milliseconds most) override;
   std::vector<std::byte> Take(int from) override;
@@ -51,7 +55,7 @@ class MpiLink final : public RankLink {
   void SendOn(const std::stop_token& stop);
 
   const StochMpiModule* mpi_ = nullptr;
-  std::chrono::milliseconds limit_, opening_;
+  Limits limits_;
   int rank_ = 0;
   int count_ = 1;
   std::mutex mutex_;  // of calls to MPI, and of the next two
@@ -59,8 +63,9 @@ class MpiLink final : public RankLink {
   int32_t unsent_ = 0;      // messages that MPI still reads
   int32_t send_error_ = 0;  // of the thread: the next call says it
   std::atomic<bool> is_lost_ = false;
-  int arriving_from_ = -1;           // -1: no message has begun to arrive
-  std::vector<std::byte> arriving_;  // MPI writes to it, also where nobody waits any more
+  int arriving_from_ = -1;                         // -1: no message has begun to arrive
+  std::vector<std::byte> arriving_;                // MPI writes to it, also where nobody waits any more
+  std::map<int, std::vector<std::byte>> arrived_;  // by rank: whole, and not taken yet
   // With anything in it.
   std::chrono::steady_clock::time_point last_message_ = std::chrono::steady_clock::now();
   std::string host_;

@@ -2,6 +2,7 @@
 // A worker on ranks that a launcher starts, as `stoch serve --launch` has it: whatever part of the job is lost while clients
 // read, every answer is the one of a server without ranks, and nothing is left.
 //   STOCH_LOSSES, STOCH_LOSSES_REPORT   so many losses by turns, and a file for what came of them
+//   STOCH_LOSS   only the ways to lose part of it whose name has these words
 //   STOCH_TEST_LAUNCH, STOCH_TEST_RANKS   the words of another launcher, and how many ranks it starts (tests/tools/ranks/hosts)
 //   STOCH_TEST_CUT   a command that cuts the last host off with the argument down, and joins it again with up
 
@@ -27,7 +28,7 @@ std::string TextOf(const fs::path& path) {
 }
 
 struct Process {
-  pid_t pid = 0;
+  pid_t pid = 0, parent = 0;
   char state = 0;
   std::string rank;   // "" of a launcher
   std::string words;  // of its command, each with a zero after it
@@ -45,7 +46,7 @@ std::vector<Process> Processes() {
     Process process;
     process.pid = std::stoi(name);
     std::istringstream rest(stat.substr(name_end + 2));
-    rest >> process.state;
+    rest >> process.state >> process.parent;
     process.words = TextOf(entry.path() / "cmdline");
     const std::string environment = std::string(1, '\0') + TextOf(entry.path() / "environ");
     for (const char* variable : {"OMPI_COMM_WORLD_RANK=", "PMI_RANK="}) {
@@ -65,6 +66,7 @@ size_t NumRanks() { return static_cast<size_t>(NumberFromEnvironment("STOCH_TEST
 struct RunningJob {
   pid_t launcher = 0;
   std::vector<pid_t> ranks;  // by their number
+  pid_t daemon = 0;  // of the launcher, that started the last rank: the launcher itself where all is on one host
 
   explicit RunningJob(pid_t of) : launcher(of), ranks(NumRanks(), 0) {
     const std::vector<Process> all = Processes();
@@ -78,6 +80,7 @@ struct RunningJob {
       if (gateway.empty() || process.rank.empty() || process.words.find(gateway) == std::string::npos) continue;
       const auto rank = static_cast<size_t>(std::stoi(process.rank));
       if (rank < ranks.size()) ranks[rank] = process.pid;
+      if (rank + 1 == ranks.size()) daemon = process.parent;
     }
   }
   bool is_whole() const {
@@ -118,24 +121,37 @@ std::vector<std::string> LeftSessions(const std::vector<pid_t>& launchers, fs::f
 
 // One way to lose part of a job.
 struct Loss {
+  enum class Part { kRank, kLauncher, kDaemon, kNetworkOfLast, kRankOfStoppedLauncher };
+
   std::string name;
-  size_t part = 0;    // a rank, or the launcher after the last one
-  int signal = 0;     // 0: the network of the last rank is cut
+  Part part = Part::kRank;
+  size_t rank = 0;
+  int signal = SIGKILL;
   seconds limit{10};  // until all of the job is gone
 };
 
 std::vector<Loss> Losses() {
-  const size_t ranks = NumRanks();
+  using Part = Loss::Part;
+  const size_t ranks = NumRanks(), last = ranks - 1;
   std::vector<Loss> losses;
   for (size_t rank = 0; rank < ranks; ++rank) {
-    losses.push_back({"rank " + std::to_string(rank) + " is killed", rank, SIGKILL});
+    losses.push_back({"rank " + std::to_string(rank) + " is killed", Part::kRank, rank});
   }
-  losses.push_back({"the last rank is stopped", ranks - 1, SIGSTOP});
-  losses.push_back({"the launcher is killed", ranks, SIGKILL});
-  losses.push_back({"the last rank crashes", ranks - 1, SIGSEGV});
-  // The others hear nothing of it for the least limit of an opening, and then end the job.
-  if (ranks > 2) losses.push_back({"rank 0 is stopped", 0, SIGSTOP, seconds(15)});
-  if (std::getenv("STOCH_TEST_CUT") != nullptr) losses.push_back({"the network is cut", ranks - 1, 0});
+  losses.push_back({"the last rank is stopped", Part::kRank, last, SIGSTOP});
+  losses.push_back({"the launcher is killed", Part::kLauncher});
+  losses.push_back({"the last rank crashes", Part::kRank, last, SIGSEGV});
+  losses.push_back({"rank 0 is stopped", Part::kRank, 0, SIGSTOP});
+  // Rank 0 waits in MPI for the launcher, until the gateway's --stall-limit.
+  losses.push_back(
+      {"the launcher is stopped, then the last rank killed", Part::kRankOfStoppedLauncher, last, SIGKILL, seconds(25)});
+  if (std::getenv("STOCH_TEST_CUT") != nullptr) {
+    losses.push_back({"the launcher's daemon on the last host is killed", Part::kDaemon});
+    losses.push_back({"the network is cut", Part::kNetworkOfLast});
+  }
+  const char* words = std::getenv("STOCH_LOSS");
+  if (words != nullptr) {
+    std::erase_if(losses, [words](const Loss& loss) { return loss.name.find(words) == std::string::npos; });
+  }
   return losses;
 }
 
@@ -193,8 +209,35 @@ class LaunchedWorker : public WorkerFaults {
         << text;
   }
 
-  // On standard output, and in the file STOCH_LOSSES_REPORT.
-  void Tell(const std::vector<Loss>& kinds, const std::vector<int64_t>& longest, int losses, int clients,
+  // Waits until so many more tokens are there, or for a minute.
+  static void AwaitTokens(uint16_t port, double more) {
+    const double tokens = Metric(port, kTokens) + more;
+    const auto slowest = Clock::now() + seconds(60);
+    while (Metric(port, kTokens) < tokens && Clock::now() < slowest) std::this_thread::sleep_for(milliseconds(10));
+    EXPECT_GE(Metric(port, kTokens), tokens);
+  }
+  // Returns when.
+  static Clock::time_point Lose(const Loss& loss, const RunningJob& job, uint16_t port) {
+    if (loss.part == Loss::Part::kRankOfStoppedLauncher) {
+      kill(job.launcher, SIGSTOP);
+      AwaitTokens(port, 40);  // a job needs its launcher when it begins and when it ends
+    }
+    const auto when = Clock::now();
+    switch (loss.part) {
+      case Loss::Part::kRank:
+      case Loss::Part::kRankOfStoppedLauncher: kill(job.ranks[loss.rank], loss.signal); break;
+      case Loss::Part::kLauncher: kill(job.launcher, loss.signal); break;
+      case Loss::Part::kDaemon:
+        EXPECT_NE(job.daemon, job.launcher);
+        kill(job.daemon, loss.signal);
+        break;
+      case Loss::Part::kNetworkOfLast: EXPECT_TRUE(TellNetwork("down")); break;
+    }
+    return when;
+  }
+
+  // On standard output, and in the file STOCH_LOSSES_REPORT. `gone_ms`: how long jobs were still there, of each kind.
+  void Tell(const std::vector<Loss>& kinds, const std::vector<std::vector<int64_t>>& gone_ms, int losses, int clients,
             const Json& version) const {
     Json report = {{"commit", version["commit"]},
                    {"ranks", NumRanks()},
@@ -202,8 +245,10 @@ class LaunchedWorker : public WorkerFaults {
                    {"clients", clients},
                    {"answers", answers_},
                    {"changed", wrong_.size()},
-                   {"longest_ms_until_gone", Json::object()}};
-    for (size_t i = 0; i < kinds.size(); ++i) report["longest_ms_until_gone"][kinds[i].name] = longest[i];
+                   {"ms_until_gone", Json::object()}};
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      if (!gone_ms[i].empty()) report["ms_until_gone"][kinds[i].name] = gone_ms[i];
+    }
     std::printf("%s\n", report.dump(1).c_str());
     if (const char* file = std::getenv("STOCH_LOSSES_REPORT")) WriteFile(file, report.dump(1) + "\n");
   }
@@ -224,9 +269,10 @@ TEST_F(LaunchedWorker, AnyPartOfItIsLostAndEveryAnswerIsThatOfOneProcess) {
   ASSERT_TRUE(server.Logs("ready")) << server.Log();
   const uint16_t port = server.port();
   const std::vector<Loss> kinds = Losses();
+  ASSERT_FALSE(kinds.empty());
   const int losses = NumberFromEnvironment("STOCH_LOSSES", 5);
   const int clients = NumberFromEnvironment("STOCH_FAULT_CLIENTS", 8);
-  std::vector<int64_t> longest(kinds.size(), 0);  // ms until a job was gone
+  std::vector<std::vector<int64_t>> gone_ms(kinds.size());
   pid_t lost = 0;
   std::vector<pid_t> launchers;
   const auto begin_of_all = fs::file_time_type::clock::now();
@@ -239,24 +285,17 @@ TEST_F(LaunchedWorker, AnyPartOfItIsLostAndEveryAnswerIsThatOfOneProcess) {
       ASSERT_TRUE(job.is_whole()) << server.Log();
       lost = job.launcher;
       launchers.push_back(lost);
-      const double tokens = Metric(port, kTokens) + 40;
-      const auto slowest = Clock::now() + seconds(60);
-      while (Metric(port, kTokens) < tokens && Clock::now() < slowest) std::this_thread::sleep_for(milliseconds(10));
+      AwaitTokens(port, 40);
       std::this_thread::sleep_for(milliseconds(random_() % 200));
-      const auto begin = Clock::now();
-      if (loss.signal == 0) {
-        ASSERT_TRUE(TellNetwork("down"));
-      } else {
-        kill(loss.part == job.ranks.size() ? job.launcher : job.ranks[loss.part], loss.signal);
-      }
+      const auto begin = Lose(loss, job, port);
       EXPECT_TRUE(job.IsGone(loss.limit)) << server.Log();
-      longest[kind] = std::max(longest[kind], std::chrono::duration_cast<milliseconds>(Clock::now() - begin).count());
-      if (loss.signal == 0) {
+      gone_ms[kind].push_back(std::chrono::duration_cast<milliseconds>(Clock::now() - begin).count());
+      if (loss.part == Loss::Part::kNetworkOfLast) {
         ASSERT_TRUE(TellNetwork("up"));
       }
     }
   });
-  Tell(kinds, longest, losses, clients, Call(port, "GET", "/version").Json());
+  Tell(kinds, gone_ms, losses, clients, Call(port, "GET", "/version").Json());
   EXPECT_GE(Metric(port, "stoch_worker_restarts_total"), losses);
   EXPECT_EQ(Metric(port, "stoch_ranks_lost_total"), losses);
   ExpectRankTimes(port);

@@ -27,7 +27,7 @@ void Take(MpiLink& link, int from, size_t bytes) {
 }
 
 void Run(const std::filesystem::path& folder) {
-  MpiLink link({&folder, 1}, kLimit, kLimit);
+  MpiLink link({&folder, 1}, {kLimit, kLimit, kLimit});
   const std::vector<std::byte> small(1), large(kBytes);
   if (link.rank() == 0) {
     Take(link, 1, small.size());  // it is there
