@@ -24,7 +24,7 @@ class ResearchCli : public testing::Test {
   }
   double Ppl(const std::vector<std::string>& more) const {
     std::vector<std::string> arguments = more;
-    arguments.push_back("--json");
+    arguments.emplace_back("--json");
     return ExpectJson(Perplexity(arguments))["results"][0]["ppl"].get<double>();
   }
   // A file of a threshold table of lengths 128 and 16 that every operator uses.

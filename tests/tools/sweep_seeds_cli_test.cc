@@ -92,10 +92,10 @@ TEST_F(SweepSeedsCli, FaultsAreDrawnBySeedsUnlessASettingNamesOne) {
 TEST_F(SweepSeedsCli, FiguresHaveMeansWithBarsOrEveryRun) {
   Plan(R"("grid": {"source": ["lfsr"], "stoc_len": [32, 64]}, "repeat": 3)");
   const auto figure = [&](const std::string& more) {
-    const ProcessResult result =
-        Sweep("figures", {"--resume", "--plot", "x=stoc_len,y=ppl" + more + ",file=" + (folder_ / "svg").string()});
+    const ProcessResult result = Sweep(
+        "figures", {"--resume", "--plot", "x=stoc_len,y=ppl" + more + ",file=" + (folder_ / "figure.svg").string()});
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    return ReadFile(folder_ / "svg");
+    return ReadFile(folder_ / "figure.svg");
   };
   const auto count = [](const std::string& text, const std::string& part) {
     int found = 0;
@@ -134,9 +134,10 @@ TEST_F(SweepSeedsCli, LengthsByLayerAreInTheOrderOfOperators) {
   WriteFile(folder_ / "plan.json",
             R"({"model": ")" + DemoModel() + R"(", "text": ")" + std::string(folder_ / "text") +
                 R"(", "ctx": 16, "max_windows": 1, "metrics": ["trace"], "runs": ["stoc_len=32"]})");
-  const ProcessResult result = Sweep("trace", {"--plot", "x=layer,y=stoc_len,file=" + (folder_ / "svg").string()});
+  const ProcessResult result =
+      Sweep("trace", {"--plot", "x=layer,y=stoc_len,file=" + (folder_ / "figure.svg").string()});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  const std::string svg = ReadFile(folder_ / "svg");
+  const std::string svg = ReadFile(folder_ / "figure.svg");
   size_t last = 0;
   for (const char* op : {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "qk", "av"}) {
     const size_t at = svg.find(">" + std::string(op) + "<");

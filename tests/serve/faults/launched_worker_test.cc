@@ -326,7 +326,7 @@ TEST_F(LaunchedWorker, WhatCannotBeStartedIsOneSentence) {
     EXPECT_EQ(server.Wait(seconds(60)), exit_code) << server.Log();
     EXPECT_NE(server.Log().find(part), std::string::npos) << server.Log();
   };
-  refused({"--launch", "no-such-launcher -n 2"}, 3, "no-such-launcher");
+  refused({"--launch", "no-such-launcher -n 2"}, 2, "no-such-launcher");
   refused({"--launch", "; mpirun -n 2"}, 2, "--launch ; mpirun -n 2: expected words");
   refused({"--launch", "mpirun -n 2", "--rank-layers", "2,2"}, 2, "--rank-layers 2,2: expected 2 numbers");
   refused({"--launch", "mpirun -n 1"}, 3, "--ranks mpi: one rank");
