@@ -10,14 +10,14 @@ namespace {
 
 constexpr size_t kMostBytes = 400;
 
-// What is cut out of a message, or put in other words.
+// A part of a message that is cut out (`put` is empty), or put in other words. `found` is a regular expression.
 struct Change {
   const char* found;
   const char* put;
 };
 
 constexpr Change kChanges[] = {
-    // What it does instead: here the grammar is refused.
+    // xgrammar says how it would go on; here the grammar is refused.
     {R"(; ?(ignoring|falling back|matching the character) .*$)", ""},
     {R"(\. (It is ignored|The character itself will be matched)\.?$)", ""},
     {R"( and is ignored in regex)", ""},

@@ -70,7 +70,7 @@ class RankJob {
   // Waits until all have loaded, and tells meanwhile how far the others are; what on_loaded throws ends the wait, which a
   // second call goes on with. Errors: InvalidInput in the words of the first that has not; the model is closed then.
   void Await(const std::function<void(const LoadedBytes& others)>& on_loaded = nullptr);
-  // What all ranks have said of the model that was awaited last, rank 0 first, which says nothing of its bytes here.
+  // A report of each rank on the model that was awaited last, rank 0 first. Rank 0 leaves its bytes out of its own.
   const std::vector<RankReport>& reports() const { return reports_; }
   void Close();  // what is open
   // All ranks compare what must be the same, and say what Open would have them load; nothing is loaded. Closes what was

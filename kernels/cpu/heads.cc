@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What some families do to the results of linears, in place: biases, norms of the heads of q and k, GELU, caps of logits.
+// Changes of the results of linears in place, as some families have them: biases, norms of the heads of q and k, GELU, caps of logits.
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/rms_norm.h"
 #include "kernels/family_check.h"

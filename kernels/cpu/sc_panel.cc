@@ -12,7 +12,7 @@ namespace {
 
 // Blocks that share a panel's count vectors, at most.
 constexpr int64_t kMostBlocks = 64;
-// Making count vectors takes as long as adding those of so many blocks.
+// Making the count vectors of a panel takes as long as adding them for so many blocks of b.
 constexpr int64_t kVectorsInBlocks = 8;
 
 // A block of one of the targets.

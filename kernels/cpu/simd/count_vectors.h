@@ -4,7 +4,7 @@
 // register has bytes, where looking its count up in a row's own table costs a dozen instructions for each row.
 //
 // V is a register of the instruction set, a type without linkage, so that every instantiation stays inside the file that
-// makes it (avx512.h says why); count_vectors_x86.h and sc_neon.cc have them. Its functions are always inlined:
+// makes it (avx512.h says why); count_vectors_x86.h and panel_neon.cc have them. Its functions are always inlined:
 //   Bytes, Words             GCC vectors of kBytes / 1 uint8_t, kBytes / 2 uint16_t
 //   Gather(rows, at)         16 bytes from each of rows[i] + at, i < kBytes / 16, one after the other
 //   Settle(v)                v is computed here: GCC makes a tree of a chain of additions, whose leaves do not fit registers

@@ -189,7 +189,7 @@ void AddPhiRope(const Keys& keys, Json& config) {
   config["rope_scaling"] = std::move(scaling);
 }
 
-// What llama.cpp knows of the models of these architectures without a key: scores of the largest of each are divided by the
+// Adds what no key says, as llama.cpp does: scores of the largest model of each of these architectures are divided by the
 // root of hidden_size / heads, those of all others by that of the length of a head.
 void AddGemma(const Keys& keys, Json& config) {
   const int64_t layers = config["num_hidden_layers"], hidden = config["hidden_size"];

@@ -33,7 +33,7 @@ struct FixedBy {
   // Steps whose products a 32-bit sum holds: 16 times two products of 32752 and 2048 at most are below 2^31.
   static constexpr int64_t kSteps = 16;
   static constexpr int64_t kLine = 64;
-  static constexpr int64_t kByteRowsAhead = 6144;  // of their use rows of bytes are prefetched into L2
+  static constexpr int64_t kByteRowsAhead = 6144;  // bytes that rows of bytes are prefetched into L2 ahead of use
   // Registers of a step. One row of either has few sums: two of each are added to in turns.
   static constexpr int Depth(int x_rows, int w_rows) { return x_rows * w_rows == 1 ? 2 : 1; }
   static_assert(2 * kElements <= FixedLoops::kPad);
