@@ -50,17 +50,23 @@ constexpr size_t kMostCompiledBytes = size_t{256} << 20;
 // Between tokens of JSON: a small model that may write more of it writes nothing else.
 constexpr int kMaxWhitespace = 1;
 
-// A grammar that an answer can complete. Errors: InvalidInput for one that leads where no text is.
-xgrammar::Grammar Completable(xgrammar::Grammar grammar) {
-  if (const std::string why = WhyNoText(grammar.ToString()); !why.empty()) throw InvalidInput(why);
-  return grammar;
+// The text of a grammar that an answer can complete. Errors: InvalidInput for one that leads where no text is.
+std::string CompletableText(const xgrammar::Grammar& grammar) {
+  std::string text = grammar.ToString();
+  if (const std::string why = WhyNoText(text); !why.empty()) throw InvalidInput(why);
+  return text;
+}
+
+xgrammar::CompiledGrammar CompileCompletable(xgrammar::GrammarCompiler& compiler, const xgrammar::Grammar& grammar) {
+  CompletableText(grammar);
+  return compiler.CompileGrammar(grammar);
 }
 
 xgrammar::CompiledGrammar CompileSchema(xgrammar::GrammarCompiler& compiler, const std::string& schema) {
   CheckSchema(schema);
-  const auto grammar = Completable(xgrammar::Grammar::FromJSONSchema(
-      schema, /*any_whitespace=*/true, std::nullopt, std::nullopt, /*strict_mode=*/true, kMaxWhitespace));
-  const std::string counted = WithCountedStrings(grammar.ToString());
+  const auto grammar = xgrammar::Grammar::FromJSONSchema(schema, /*any_whitespace=*/true, std::nullopt, std::nullopt,
+                                                         /*strict_mode=*/true, kMaxWhitespace);
+  const std::string counted = WithCountedStrings(CompletableText(grammar));
   return counted.empty() ? compiler.CompileGrammar(grammar) : compiler.CompileGrammar(counted, "root");
 }
 
@@ -68,7 +74,7 @@ xgrammar::CompiledGrammar CompileTag(xgrammar::GrammarCompiler& compiler, const 
   CheckSchemasOfTag(tag);
   const auto grammar = xgrammar::Grammar::FromStructuralTag(tag);
   if (!std::holds_alternative<xgrammar::Grammar>(grammar)) return compiler.CompileStructuralTag(tag);  // says why not
-  const std::string counted = WithCountedStrings(Completable(std::get<xgrammar::Grammar>(grammar)).ToString());
+  const std::string counted = WithCountedStrings(CompletableText(std::get<xgrammar::Grammar>(grammar)));
   return counted.empty() ? compiler.CompileStructuralTag(tag) : compiler.CompileGrammar(counted, "root");
 }
 
@@ -76,10 +82,8 @@ xgrammar::CompiledGrammar CompileWith(xgrammar::GrammarCompiler& compiler, const
   switch (grammar.kind) {
     case GrammarSpec::Kind::kJson: return CompileSchema(compiler, R"({"type":"object","additionalProperties":true})");
     case GrammarSpec::Kind::kJsonSchema: return CompileSchema(compiler, grammar.text);
-    case GrammarSpec::Kind::kRegex:
-      return compiler.CompileGrammar(Completable(xgrammar::Grammar::FromRegex(grammar.text)));
-    case GrammarSpec::Kind::kEbnf:
-      return compiler.CompileGrammar(Completable(xgrammar::Grammar::FromEBNF(grammar.text)));
+    case GrammarSpec::Kind::kRegex: return CompileCompletable(compiler, xgrammar::Grammar::FromRegex(grammar.text));
+    case GrammarSpec::Kind::kEbnf: return CompileCompletable(compiler, xgrammar::Grammar::FromEBNF(grammar.text));
     case GrammarSpec::Kind::kStructuralTag: return CompileTag(compiler, grammar.text);
     case GrammarSpec::Kind::kNone: break;
   }
