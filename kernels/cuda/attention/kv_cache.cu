@@ -32,8 +32,8 @@ void Validate(const KvCacheSpec& spec) {
   if (spec.num_layers < 1) Refuse("num_layers", spec.num_layers, "1 or more");
   if (spec.num_kv_heads < 1) Refuse("num_kv_heads", spec.num_kv_heads, "1 or more");
   if (spec.num_pages < 1) Refuse("num_pages", spec.num_pages, "1 or more");
-  if (spec.head_dim < 8 || spec.head_dim > kMaxHeadDim || spec.head_dim % 8 != 0) {
-    Refuse("head_dim", spec.head_dim, "multiples of 8 up to " + std::to_string(kMaxHeadDim));
+  if (spec.head_dim < 4 || spec.head_dim > kMaxHeadDim || spec.head_dim % 4 != 0) {
+    Refuse("head_dim", spec.head_dim, "multiples of 4 up to " + std::to_string(kMaxHeadDim));
   }
   if (spec.page_tokens < 4 || !std::has_single_bit(static_cast<unsigned>(spec.page_tokens))) {
     Refuse("page_tokens", spec.page_tokens, "powers of two from 4 on");

@@ -107,7 +107,7 @@ class CudaKvCache final : public KvCache {
 };
 
 // Allocates a zeroed cache.
-// Errors: InvalidInput for sizes that the kernels do not take (head_dim not a multiple of 8 up to 256, page_tokens not
+// Errors: InvalidInput for sizes that the kernels do not take (head_dim not a multiple of 4 up to 256, page_tokens not
 // a power of two from 4 on, 2^31 numbers or more in a page), for operators that do not belong to the mode or are
 // unipolar, for MXINT8 with key_scales other than one per 32 dimensions, and for stripes with fp16 or with settings
 // that only the CPU backend takes.

@@ -29,7 +29,7 @@ using test::WorstRow;
 
 TEST_F(CudaAttention, EveryModeAndHeadDim) {
   for (const AttentionMode mode : kModes) {
-    for (const int head_dim : {8, 16, 64, 128, 256}) {
+    for (const int head_dim : {8, 12, 16, 64, 128, 256}) {
       SCOPED_TRACE(std::to_string(static_cast<int>(mode)) + " head_dim " + std::to_string(head_dim));
       AttentionShape shape;
       shape.mode = mode;
@@ -384,7 +384,7 @@ TEST_F(CudaAttention, HalfBaselineAppendsSmallPasses) {
   for (int i = 0; i < 8; ++i) passes.push_back({{0, 1}, {3, 1}});
   passes.push_back({{3, 6}, {1, 2}});
   passes.push_back({{3, 1}});
-  for (const int head_dim : {8, 24, 64, 128, 200, 256}) {
+  for (const int head_dim : {8, 12, 24, 64, 128, 200, 256}) {
     for (const int group : {1, 2, 4, 8}) {
       for (const int page_tokens : {4, 64}) {
         SCOPED_TRACE(std::to_string(head_dim) + " group " + std::to_string(group) + " page " +

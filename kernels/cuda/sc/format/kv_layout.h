@@ -26,7 +26,7 @@ namespace stoch::cuda {
 // load 32 positions, 32 dimensions, or some of each as the operand of a tensor core.
 struct KvLayout {
   int32_t num_kv_heads = 0;
-  int32_t head_dim = 0;     // elements of a key or value of one head, a multiple of 8
+  int32_t head_dim = 0;     // elements of a key or value of one head, a multiple of 4
   int32_t page_tokens = 0;  // positions of a page, a power of two, at least 4
   int32_t page_shift = 0;   // log2(page_tokens)
 
