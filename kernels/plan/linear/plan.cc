@@ -40,6 +40,7 @@ const char* TileFormText(TileForm form) {
 std::string WithTile(const LinearPlan& plan) {
   std::string text(LinearRouteName(plan.route));
   if (plan.tile_tokens > 0) text += " x" + std::to_string(plan.tile_tokens);
+  if (plan.sums == BitProducts::kInt8) return text + " (int8)";
   const bool tiles = plan.route == LinearRoute::kScTiles || plan.route == LinearRoute::kScTilesSplit;
   return tiles ? text + TileFormText(plan.tile_form) : text;
 }

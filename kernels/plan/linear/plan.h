@@ -10,6 +10,7 @@
 #include <string>
 
 #include "kernels/calls.h"
+#include "kernels/plan/bit_products.h"
 #include "kernels/plan/gpu_traits.h"
 #include "kernels/plan/linear/mixed_traits.h"
 #include "kernels/plan/linear/route.h"
@@ -78,11 +79,12 @@ struct LinearPlan {
   int tile_tokens = 0;  // rows of x of a launch, or of a tile; 0 where neither is cut
   int stages = 0;       // of a ring (kScBatch, kScPrompt); pairs of tiles ahead (kScFew, kScTable)
   TileForm tile_form = TileForm::kStreams;
-  int blocks = 0;            // of the grid; 0 where it follows from tiles alone or from what is resident
-  int staged = 0;            // kScDecode: chunks that a block stages at a time
-  BatchShares shares;        // kScBatch
-  int64_t shared_bytes = 0;  // dynamic shared memory of a block
-  int64_t static_bytes = 0;  // and at most that much static
+  BitProducts sums = BitProducts::kBinary;  // kScTable: of what was looked up
+  int blocks = 0;                           // of the grid; 0 where it follows from tiles alone or from what is resident
+  int staged = 0;                           // kScDecode: chunks that a block stages at a time
+  BatchShares shares;                       // kScBatch
+  int64_t shared_bytes = 0;                 // dynamic shared memory of a block
+  int64_t static_bytes = 0;                 // and at most that much static
   // Bytes of the workspace: what f(x) takes, quantized or as floats, and what the launch takes besides. Upper bounds.
   int64_t quantize_bytes = 0;
   int64_t launch_bytes = 0;

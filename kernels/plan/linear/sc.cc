@@ -17,6 +17,7 @@ constexpr int64_t kExtremesBytes = 12;  // Extremes of kernels/cuda/device/reduc
 // From here on one look-up for all tokens beats one for each, the larger table to build included.
 constexpr int64_t kFirstFewTokens = 2;
 constexpr int64_t kFirstTableTokens = 5;
+constexpr int64_t kMaxRepeatedTokens = 128;  // of several launches of tables
 
 bool Fits(const GpuTraits& gpu, int64_t dynamic_bytes, int64_t static_bytes) {
   return dynamic_bytes + static_bytes <= gpu.max_shared_bytes;
@@ -114,10 +115,20 @@ bool CanLookUp(const GpuTraits& gpu, const ScTraits& sc, const ScDims& dims, con
          Fits(gpu, variant.shared_bytes(), variant.static_bytes);
 }
 
+// Launches of tables for so many tokens that still beat tiles, which take 32 or 64 tokens at a time; one, if kernels cannot
+// quantize or wgmma takes the tokens (measured: docs/tuning/batch.md).
+int64_t MostTableLaunches(const GpuTraits& gpu, const ScTraits& sc, const TableVariant& variant, int64_t tokens) {
+  if (gpu.has_wgmma || sc.scope_rows != 1 || tokens > kMaxRepeatedTokens) return 1;
+  const bool small = variant.tokens < kMaxBatchTableTokens;
+  if (gpu.has_binary_mma) return small ? 2 : 1;
+  return DivideUp(tokens, kTileTokensNarrow) * (small ? 3 : 2);
+}
+
 LinearPlan PlanTable(const GpuTraits& gpu, const ScTraits& sc, const LinearShape& shape, const ScDims& dims,
                      const TableVariant& variant) {
   LinearPlan plan;
   plan.route = variant.route;
+  if (variant.route == LinearRoute::kScTable && !gpu.has_binary_mma) plan.sums = BitProducts::kInt8;
   if (sc.scope_rows == 1) plan.quantizer = ScQuantizer::kKernel;
   plan.tile_tokens = variant.tokens;
   plan.stages = variant.pairs;
@@ -359,18 +370,23 @@ LinearPlan PlanScLinear(const GpuTraits& gpu, const ScTraits& sc, const LinearSh
     chosen.quantize_bytes = QuantizeBytes(sc, shape, dims, chosen.quantizer);
     return chosen;
   };
-  // Several launches of few tokens where tables of residuals would want emulated binary products.
-  const bool repeats = !gpu.has_binary_mma && sc.scope_rows == 1;
+  // Several launches of few tokens where there are no residuals and tiles would want emulated binary products.
+  const bool repeats = !gpu.has_binary_mma && !sc.has_residuals && sc.scope_rows == 1;
   if (tokens >= kFirstFewTokens && tokens <= (repeats ? kMaxBatchTableTokens : kMaxBatchFewTokens) && sc.has_quarters &&
       sc.max_count <= 128) {
     for (const TableVariant& variant : {kFewFarAhead, kFewNearAhead, kFewSmall}) {
       if (CanLookUp(gpu, sc, dims, variant)) return with_quantizer(PlanTable(gpu, sc, shape, dims, variant));
     }
   }
-  if (gpu.has_binary_mma && sc.has_residuals && tokens >= kFirstTableTokens) {
+  if (sc.has_residuals && tokens >= kFirstTableTokens) {
     for (const TableVariant& variant : {kEight, kEightSmall, kSixteen}) {
       if (tokens <= variant.tokens && CanLookUp(gpu, sc, dims, variant))
         return with_quantizer(PlanTable(gpu, sc, shape, dims, variant));
+    }
+    for (const TableVariant& variant : {kSixteen, kEight, kEightSmall}) {
+      if (!CanLookUp(gpu, sc, dims, variant)) continue;
+      if (tokens > variant.tokens * MostTableLaunches(gpu, sc, variant, tokens)) break;
+      return with_quantizer(PlanTable(gpu, sc, shape, dims, variant));
     }
   }
   if (tokens >= kFirstTableTokens && PlanBatchWgmma(gpu, sc, shape, dims, &plan)) return with_quantizer(plan);

@@ -164,7 +164,6 @@ std::optional<LinearRoute> ExpectedRoutes::At(const GpuTraits& gpu, int64_t rows
   const bool looks_up = case_.decodes && case_.looks_up && rows >= 2;
   if (looks_up && rows <= 4 && plain(4) == LinearRoute::kScFew) return LinearRoute::kMixedFew;
   if (looks_up && rows > 4 && rows <= 128 && plain(8) == LinearRoute::kScTable) return LinearRoute::kMixedTable;
-  if (looks_up && rows > 4 && rows <= 128 && !gpu.has_binary_mma) return LinearRoute::kMixedFew;
   if (case_.prompts && wgmma && rows >= 33) return LinearRoute::kMixedPrompt;
   if (case_.decodes && rows <= 32) return LinearRoute::kMixedDecode;
   return std::nullopt;

@@ -71,7 +71,8 @@ std::string WhatIsWrong(const GpuTraits& gpu, const ScTraits& sc, const LinearPl
       if (tokens > plan.tile_tokens && (gpu.has_binary_mma || plan.quantizer != ScQuantizer::kKernel)) return "few";
       return !sc.has_quarters ? "few" : "";
     case LinearRoute::kScTable:
-      return tokens > plan.tile_tokens || !sc.has_residuals || !gpu.has_binary_mma ? "table" : "";
+      if (tokens > plan.tile_tokens && (gpu.has_wgmma || plan.quantizer != ScQuantizer::kKernel)) return "table";
+      return !sc.has_residuals || (plan.sums == BitProducts::kBinary) != gpu.has_binary_mma ? "table" : "";
     case LinearRoute::kScBatch:
       return !gpu.has_wgmma || plan.stages < 2 || tokens > 256 || plan.shares.owners > plan.blocks ? "batch wgmma" : "";
     case LinearRoute::kScPrompt: return !gpu.has_wgmma || plan.stages < 2 || !sc.has_streams ? "prefill wgmma" : "";
@@ -230,8 +231,13 @@ TEST(ScLinearPlan, SmallSharedMemoryTakesSmallTables) {
     EXPECT_EQ(plan(tokens).tile_tokens, 8);
     EXPECT_EQ(plan(tokens).shared_bytes, 96 << 10);
   }
-  EXPECT_EQ(plan(9).route, LinearRoute::kScTilesSplit);
-  EXPECT_EQ(plan(9).tile_tokens, 32);
+  // Two launches of tables beat a tile.
+  for (const int64_t tokens : {9, 16}) {
+    EXPECT_EQ(plan(tokens).route, LinearRoute::kScTable);
+    EXPECT_EQ(plan(tokens).tile_tokens, 8);
+  }
+  EXPECT_EQ(plan(17).route, LinearRoute::kScTilesSplit);
+  EXPECT_EQ(plan(17).tile_tokens, 32);
   EXPECT_EQ(plan(33).tile_tokens, 64);
   EXPECT_EQ(plan(2048).route, LinearRoute::kScTiles);
   EXPECT_EQ(plan(2048).stages, kTileFormStages);
@@ -246,7 +252,7 @@ TEST(ScLinearPlan, TilesWithoutBinaryMmaAreInt8Alone) {
   const ScTraits sc = TraitsFor("halve=1,chunk_d=128");
   const GpuTraits rtx = test::TraitsOf(120, 170, 99, 120);
   const Shape shape{4096, {4096}};
-  for (const auto& [tokens, route, tile] : {std::tuple{17, LinearRoute::kScTilesSplit, 32},
+  for (const auto& [tokens, route, tile] : {std::tuple{32, LinearRoute::kScTilesSplit, 32},
                                             {64, LinearRoute::kScTilesSplit, 64},
                                             {2048, LinearRoute::kScTiles, 64}}) {
     const LinearPlan plan = PlanScLinear(rtx, sc, {tokens, shape.in_features, shape.out_features});
@@ -256,11 +262,12 @@ TEST(ScLinearPlan, TilesWithoutBinaryMmaAreInt8Alone) {
     EXPECT_EQ(plan.stages, kTileInt8Stages) << tokens;
     EXPECT_LE(plan.shared_bytes, 99 << 10) << tokens;
   }
-  // Tables of few tokens are int8 products too, with one table for every four.
-  for (const int64_t tokens : {2, 5, 16}) {
+  // What tables of few tokens hold is summed by int8 products, too.
+  for (const int64_t tokens : {2, 5, 16, 24, 48}) {
     const LinearPlan plan = PlanScLinear(rtx, sc, {tokens, shape.in_features, shape.out_features});
-    EXPECT_EQ(plan.route, LinearRoute::kScFew) << tokens;
-    EXPECT_EQ(plan.tile_tokens, 4) << tokens;
+    EXPECT_EQ(plan.route, tokens > 4 ? LinearRoute::kScTable : LinearRoute::kScFew) << tokens;
+    EXPECT_EQ(plan.tile_tokens, tokens > 4 ? 8 : 4) << tokens;
+    EXPECT_EQ(plan.sums == BitProducts::kInt8, tokens > 4) << tokens;
   }
   // People see it.
   LinearSpec spec;

@@ -64,8 +64,9 @@ struct BatchOutputs {
 
   // Tiles that have outputs; `tiles` may have padding.
   STOCH_LAYOUT_FN int used_tiles() const { return (static_cast<int>(a.tokens) + kTileTokens - 1) / kTileTokens; }
-  // Work items of the reduction: half an accumulator over all chunks each (ReduceStage).
-  STOCH_LAYOUT_FN int reduce_units() const { return four_tokens ? groups : groups * used_tiles() * 2; }
+  // Work items of the reduction of so many tiles: half an accumulator over all chunks each (ReduceStage).
+  STOCH_LAYOUT_FN int reduce_units(int of_tiles) const { return four_tokens ? groups : groups * of_tiles * 2; }
+  STOCH_LAYOUT_FN int reduce_units() const { return reduce_units(used_tiles()); }
   // Accumulators of a chunk.
   STOCH_LAYOUT_FN int items() const { return four_tokens ? groups / 2 : groups * tiles; }
 

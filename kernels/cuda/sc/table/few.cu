@@ -15,9 +15,6 @@
 //
 // Bound by shared memory: a warp's load of 4 bytes a lane looks up 32 weights and takes one clock of the SM.
 // Alternatives that lost: docs/tuning/batch.md#2-to-16-tokens.
-#include <algorithm>
-#include <array>
-
 #include "kernels/cuda/sc/table/kernel.cuh"
 #include "kernels/cuda/sc/table/lookup.cuh"
 
@@ -188,22 +185,7 @@ void LaunchScBatchFew(DeviceContext& ctx, const LinearPlan& plan, const ScTables
   const auto launch = plan.shared_bytes == kSharedBytes<FarAhead>    ? LaunchTable<FarAhead>
                       : plan.shared_bytes == kSharedBytes<NearAhead> ? LaunchTable<NearAhead>
                                                                      : LaunchTable<Small>;
-  const int64_t tokens = a.tokens;
-  // Codes come for one launch only: their scales are [chunks][tokens], which cannot be cut by tokens.
-  STOCH_CHECK(tokens <= kMaxBatchFewTokens || a.codes == nullptr);
-  std::array<ScLinearTask, kMaxScTasks> some;
-  for (int64_t first = 0; first < tokens; first += kMaxBatchFewTokens) {
-    ScActivationView rows = a;
-    rows.tokens = std::min<int64_t>(kMaxBatchFewTokens, tokens - first);
-    RowSource of_rows = source;
-    of_rows.x += first * source.x_stride;
-    if (source.x2 != nullptr) of_rows.x2 += first * source.x2_stride;
-    for (int i = 0; i < count; ++i) {
-      some[static_cast<size_t>(i)] = tasks[i];
-      some[static_cast<size_t>(i)].out.data += first * tasks[i].out.stride;
-    }
-    launch(ctx, plan, tables, rows, of_rows, reporter, some.data(), count);
-  }
+  launch(ctx, plan, tables, a, source, reporter, tasks, count);
 }
 
 void LaunchScBatchFewMixed(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables,

@@ -3,6 +3,8 @@
 // dimensions stays in shared memory while weights stream through registers.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <type_traits>
 
 #include "kernels/base/check.h"
@@ -166,27 +168,41 @@ void LaunchArgs(DeviceContext& ctx, const LinearPlan& plan, ArgsOf<Table::kMixed
   const int row_blocks = args.outputs.groups / (kGroups * Table::kParts);
   const int blocks = plan.blocks;
   args.units = BlockShare::Of(parts * row_blocks, blocks);
-  args.outputs.reduced = BlockShare::Of(args.outputs.reduce_units(), blocks);
+  // The last of several launches may have a tile without tokens, whose outputs nobody stores.
+  args.outputs.reduced = BlockShare::Of(args.outputs.reduce_units(Table::kTiles), blocks);
   LaunchOverlapped(ctx, ScBatchTableKernel<Table>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
                    size_t{kSharedBytes<Table>}, args);
 }
 
-// One launch of LaunchScBatchFew or LaunchScBatchTable (table.h), with the kernel of Table.
+// LaunchScBatchFew or LaunchScBatchTable (table.h), with the kernel of Table: a launch for every kTokens tokens.
 template <typename Table>
-void LaunchTable(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, ScActivationView a,
+void LaunchTable(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& all,
                  const RowSource& source, const SiteReporter& reporter, const ScLinearTask* tasks, int count) {
   STOCH_CHECK(count >= 1 && count <= kMaxScTasks);
-  Scratch scratch(ctx.workspace);
-  TableArgs args;
-  if (a.codes == nullptr) {
-    a.dims = tasks[0].weight.dims;
-    args.scales = scratch.Take<float>(a.tokens * a.dims.chunks);
-    a.scales = args.scales;
-    args.source = source;
-    args.q_max = tables.q_max;
+  // Codes come for one launch only: their scales are [chunks][tokens], which cannot be cut by tokens.
+  STOCH_CHECK(all.tokens <= Table::kTokens || all.codes == nullptr);
+  std::array<ScLinearTask, kMaxScTasks> of_rows;
+  for (int64_t first = 0; first < all.tokens; first += Table::kTokens) {
+    Scratch scratch(ctx.workspace);
+    TableArgs args;
+    ScActivationView a = all;
+    a.tokens = std::min<int64_t>(Table::kTokens, all.tokens - first);
+    if (a.codes == nullptr) {
+      a.dims = tasks[0].weight.dims;
+      args.scales = scratch.Take<float>(a.tokens * a.dims.chunks);
+      a.scales = args.scales;
+      args.source = source;
+      args.source.x += first * source.x_stride;
+      if (source.x2 != nullptr) args.source.x2 += first * source.x2_stride;
+      args.q_max = tables.q_max;
+    }
+    for (int i = 0; i < count; ++i) {
+      of_rows[static_cast<size_t>(i)] = tasks[i];
+      of_rows[static_cast<size_t>(i)].out.data += first * tasks[i].out.stride;
+    }
+    FillArgs<Table>(ctx, scratch, tables, a, reporter, of_rows.data(), count, args);
+    LaunchArgs<Table>(ctx, plan, args);
   }
-  FillArgs<Table>(ctx, scratch, tables, a, reporter, tasks, count, args);
-  LaunchArgs<Table>(ctx, plan, args);
 }
 
 // LaunchScBatchFewMixed or LaunchScBatchTableMixed (table.h), with the kernel of Table.

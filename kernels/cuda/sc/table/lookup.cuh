@@ -19,6 +19,13 @@ __device__ __forceinline__ void CountAdd(int32_t (&d)[4], const uint32_t (&a)[4]
   MmaBits(d, a, mask[0], mask[1]);
 }
 
+// d += A B over the bytes of A, each with only the bits of `kept`, unsigned, and signed bytes B.
+template <uint32_t kept>
+__device__ __forceinline__ void MultiplyAddUnsigned(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  const uint32_t bytes[4] = {a[0] & kept, a[1] & kept, a[2] & kept, a[3] & kept};
+  MmaUnsignedBytes(d, bytes, b[0], b[1]);
+}
+
 // Keeps a value in a register: otherwise the compiler computes a lane's constants again for every unit.
 __device__ __forceinline__ void Pin(uint32_t& value) { asm volatile("" : "+r"(value)); }
 

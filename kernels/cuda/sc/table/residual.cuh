@@ -12,9 +12,11 @@
 namespace stoch::cuda::batch_table {
 
 // Sizes for kTokens tokens. A chunk is cut in kParts parts of dimensions, whose tables are in shared memory one after
-// another: as few parts as it has room for. A table entry has four bits a token.
-template <int kTokens_, int kParts_>
+// another: as few parts as it has room for. A table entry has four bits a token. kInt8: they are a number that int8
+// products sum, not bits that binary ones count.
+template <int kTokens_, int kParts_, bool kInt8_ = false>
 struct Geometry {
+  static constexpr bool kInt8 = kInt8_;
   static constexpr int kTokens = kTokens_;
   static constexpr int kParts = kParts_;
   static_assert(kTokens == 8 || kTokens == 16);
@@ -31,7 +33,7 @@ template <typename G, bool kMixed = false>
 struct ResidualShared : TokenSlots<G::kTokens, kMixed> {
   uint32_t codes[G::kTokens][kWords];         // the chunk's activations, four codes a word
   uint32_t factors[G::kFragments][kWarp][2];  // fragments of operand B of the int8 products [pair][term][tile][lane]
-  uint2 masks[2][kTileTokens];                // by token of a tile: its bits of an entry, and those that count double
+  uint2 masks[2][kTileTokens];                // by token of a tile: operands B of the two products that sum entries
   int32_t start[G::kTokens];                  // constant that a token's sums start with
 };
 
@@ -52,6 +54,12 @@ __device__ __forceinline__ void TransposeNibbles(const uint32_t (&word)[8], uint
     out[2 * i] = e[i];
     out[2 * i + 1] = o[i];
   }
+}
+
+// Eight stored residuals (kernels/sc/sc_residual.h: bits that count 1, 2, 2 and 2, of which the later are a thermometer) as
+// numbers of three bits.
+__device__ __forceinline__ uint32_t ResidualNumbers(uint32_t bits) {
+  return (bits & 0x55555555u) | ((bits ^ bits >> 1 ^ bits >> 2) & 0x22222222u);
 }
 
 // Builds the residual table of a part of the staged codes, by all threads of the block: a thread makes the entries of a
@@ -103,24 +111,26 @@ class TableShare {
       for (int n = 0; n < G::kTiles; ++n) {
         uint32_t eight[8];
 #pragma unroll
-        for (int i = 0; i < 8; ++i) eight[i] = words_[k][n * 8 + i];
+        for (int i = 0; i < 8; ++i) {
+          eight[i] = G::kInt8 ? ResidualNumbers(words_[k][n * 8 + i]) : words_[k][n * 8 + i];
+        }
         TransposeNibbles(eight, entries[n]);
       }
-      // An xor mask that complements the four bits of every negative activation.
+      // An xor mask that complements the residual of every negative activation.
       uint32_t flip[G::kTiles];
 #pragma unroll
-      for (int n = 0; n < G::kTiles; ++n) flip[n] = Nibbles(negative_ >> (8 * n) & 0xff);
+      for (int n = 0; n < G::kTiles; ++n) flip[n] = Nibbles(negative_ >> (8 * n) & 0xff) & kUsed;
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         uint8_t* at = to + (k * 8 + i) * G::Layout::kLevelBytes;
         if constexpr (kTokens == 8) {
           const uint32_t entry = entries[0][i] ^ flip[0];
           *reinterpret_cast<uint32_t*>(at) = entry;
-          *reinterpret_cast<uint32_t*>(at + G::Layout::kNegative) = ~entry;
+          *reinterpret_cast<uint32_t*>(at + G::Layout::kNegative) = entry ^ kUsed;
         } else {
           const uint2 entry = make_uint2(entries[0][i] ^ flip[0], entries[1][i] ^ flip[1]);
           *reinterpret_cast<uint2*>(at) = entry;
-          *reinterpret_cast<uint2*>(at + G::Layout::kNegative) = make_uint2(~entry.x, ~entry.y);
+          *reinterpret_cast<uint2*>(at + G::Layout::kNegative) = make_uint2(entry.x ^ kUsed, entry.y ^ kUsed);
         }
       }
     }
@@ -129,6 +139,7 @@ class TableShare {
  private:
   static constexpr int kShareWords = kResidualWords * G::kPartDims / kThreads;
   static constexpr int kShares = kResidualWords / kShareWords;
+  static constexpr uint32_t kUsed = G::kInt8 ? 0x77777777u : 0xffffffffu;  // bits of an entry
   static_assert(kShares * G::kPartDims == kThreads);
   uint32_t words_[kShareWords][kTokens];
   uint32_t negative_ = 0;  // bit n: the activation of token n is negative

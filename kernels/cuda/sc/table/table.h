@@ -3,8 +3,8 @@
 // cores sum the entries.
 //
 // LaunchScBatchFew, 2 to 4 tokens a launch: an entry holds the counts of a weight's code, a byte a token, summed by
-// int8 mma. LaunchScBatchTable, 5 to 16 tokens: an entry holds four bits a token, the residuals of the counts that int8
-// products of small factors leave over, summed by binary mma.
+// int8 mma. LaunchScBatchTable, 5 to 16 tokens a launch: an entry holds four bits a token, the residuals of the counts
+// that int8 products of small factors leave over, summed by binary mma, or by int8 mma where that is emulated.
 #pragma once
 
 #include "kernels/cuda/prologue/activations.h"
@@ -16,13 +16,13 @@
 namespace stoch::cuda {
 
 // y = a @ w^T (or y = y + a @ w^T) for `count` tasks that share the activations, one launch for every
-// kMaxBatchFewTokens tokens. If a.codes is null, blocks quantize f(x) of `source` themselves.
-// Requires: a plan whose route is kScFew; at most kMaxBatchFewTokens tokens if a.codes is not null.
+// plan.tile_tokens tokens. If a.codes is null, blocks quantize f(x) of `source` themselves.
+// Requires: a plan whose route is kScFew; at most plan.tile_tokens tokens if a.codes is not null.
 // Bits:     docs/sc_arithmetic.md#5-back-to-real-numbers, as every SC linear.
 void LaunchScBatchFew(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
                       const RowSource& source, const SiteReporter& reporter, const ScLinearTask* tasks, int count);
 
-// As LaunchScBatchFew for up to kMaxBatchTableTokens tokens, in one launch. Requires: a plan whose route is kScTable.
+// As LaunchScBatchFew. Requires: a plan whose route is kScTable.
 void LaunchScBatchTable(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
                         const RowSource& source, const SiteReporter& reporter, const ScLinearTask* tasks, int count);
 
