@@ -152,7 +152,7 @@ std::vector<Layer> MakeLayers() {
       {"kernels/cuda/attention/split/", launch + Patterns{"kernels/cuda/attention/*.h"}},
       {"kernels/cuda/attention/hopper/",
        launch + Patterns{"kernels/cuda/attention/*.h", "kernels/cuda/sc/tensor_core/operand.cuh"}},
-      {"kernels/cuda/attention/", launch},
+      {"kernels/cuda/attention/", launch + Patterns{"kernels/cuda/sc/tiles/int8_operands.cuh"}},
       {"kernels/cuda/baseline/", linear + Patterns{"kernels/cuda/weights/", "kernels/cuda/attention/*.h"}},
       {"kernels/cuda/plain/", launch + Patterns{"kernels/cuda/attention/"}},
       {"kernels/cuda/fabric/comm/", launch},

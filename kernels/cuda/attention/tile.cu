@@ -35,6 +35,7 @@ TileArgs HeadsOf(const TileArgs& args, int64_t first, int64_t heads) {
 void RunTiles(DeviceContext& ctx, TileArgs args, const AttentionShape& shape, const ScTilePlan& plan,
               const TileSet& tiles, const TileBatch& batch, bool head_max) {
   const int64_t end = int64_t{batch.first_tile} + batch.num_tiles;
+  const bool is_int8 = plan.products == BitProducts::kInt8;
   for (int64_t first = batch.first_tile; first < end;) {
     const int64_t stride = TileStride(PaddedLength(tiles.host[static_cast<size_t>(first)]), args.attention.window);
     const TileGroup group = CutTiles(ctx.traits, shape, stride, end - first);
@@ -49,9 +50,10 @@ void RunTiles(DeviceContext& ctx, TileArgs args, const AttentionShape& shape, co
       part.scratch.scores = scratch.Take<int16_t>(rows * stride);
       part.scratch.p = scratch.Take<PackedWord>(rows * stride / 4);
       part.scratch.p_scales = scratch.Take<float>(rows);
-      LaunchTileScores(ctx, plan, part);
-      LaunchTileSoftmax(ctx, plan, part, shape.mode, head_max);
-      if (!head_max) LaunchTileValues(ctx, plan, part, shape.mode);
+      is_int8 ? LaunchTileScoresInt8(ctx, plan, part) : LaunchTileScores(ctx, plan, part);
+      LaunchTileSoftmax(ctx, part, shape.mode, head_max);
+      if (head_max) continue;
+      is_int8 ? LaunchTileValuesInt8(ctx, plan, part, shape.mode) : LaunchTileValues(ctx, plan, part, shape.mode);
     }
     first += group.tiles;
   }

@@ -2,7 +2,7 @@
 // SC attention of tiles of kQueryTile rows by mma.sync: the arguments that the kernels share. Private to tile*.cu.
 //
 // Three kernels run for each group of tiles: scores as 16-bit counts by binary tensor cores, softmax and quantization
-// of the probabilities, p v by binary tensor cores. A fourth kernel first packs keys and values of the long sequences
+// of the probabilities, p v by binary tensor cores (tile_int8.cu: by int8 ones). A fourth kernel first packs keys and values of the long sequences
 // once, so that no other kernel follows page tables.
 // count = popcount(stream of a & thermometer of b). A thermometer has ones up to the rank of b's code; registers make
 // it from rank and sign. The stream of a negative operand is complemented, which an int8 product corrects
@@ -61,10 +61,12 @@ struct TileArgs {
 // tile_softmax.cu: packing of the keys and values of a batch; softmax and codes of the probabilities. head_max: only
 // find the largest probability of each head (kPerHead).
 void LaunchPackKv(DeviceContext& ctx, const TileArgs& args, const TileBatch& batch);
-void LaunchTileSoftmax(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& args, AttentionMode mode,
-                       bool head_max);
+void LaunchTileSoftmax(DeviceContext& ctx, const TileArgs& args, AttentionMode mode, bool head_max);
 // tile_mma.cu: q k counts to scratch.scores; p v outputs to attention.out.
 void LaunchTileScores(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& args);
 void LaunchTileValues(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& args, AttentionMode mode);
+// tile_int8.cu: the same without binary products. Requires: plan.products is kInt8.
+void LaunchTileScoresInt8(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& args);
+void LaunchTileValuesInt8(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& args, AttentionMode mode);
 
 }  // namespace stoch::cuda

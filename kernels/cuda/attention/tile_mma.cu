@@ -7,6 +7,7 @@
 #include "kernels/base/check.h"
 #include "kernels/cuda/attention/tile.h"
 #include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/runtime/launch.h"
 
 namespace stoch::cuda {
@@ -16,30 +17,6 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kGroup = 16;      // dimensions (in p v: positions) of a group: four words of codes
 constexpr int kScoreKeys = 32;  // keys that a warp of the score kernel takes at a time
-
-// d += popcount(a & b): 16 x 8 x 256 bits.
-__device__ __forceinline__ void BinaryMma(int32_t (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                                          uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-// d += a b: 16 x 8 x 32 signed bytes.
-__device__ __forceinline__ void ByteMma(int32_t (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                                        uint32_t b0, uint32_t b1) {
-  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-// 0xff in every byte of `codes` whose sign bit is set, else 0.
-__device__ __forceinline__ uint32_t SignBytes(uint32_t codes) {
-  uint32_t result;
-  asm("prmt.b32 %0, %1, 0, 0xba98;" : "=r"(result) : "r"(codes));
-  return result;
-}
 
 // All 32 bits equal to the sign bit of byte j of `codes`.
 template <int j>
@@ -79,20 +56,22 @@ __device__ __forceinline__ void ThermometerStep(PackedWord word, uint32_t (&to)[
   }
 }
 
-// ---- q k. A block takes kRows rows of a tile: all 64, or 32 if shared memory does not hold the streams of 64.
+// ---- q k. A block takes kRows rows of a tile: the streams of all 64 fit no 99 KB, and are no faster where they fit.
 //
 // Shared memory holds the streams of the block's queries as A fragments, [step][16-row tile][lane] x 16 bytes: words 0
 // and 1 of rows r and r + 8, interleaved, so that one load gives the four registers of a fragment without moves. After
 // them lie the bytes of the sign correction, [group][half][row][lane of quad] x 4 bytes: first [x < 0], then [x < 0] -
 // ones of x's stream.
-// FragmentWord: index of word 0 of a row's fragment; word 1 is two words further.
-template <int kRows>
+constexpr int kRows = kTileScoreRows;
+constexpr int kM = kRows / 16;  // fragments of rows
+
+// The index of word 0 of a row's fragment; word 1 is two words further.
 __device__ __forceinline__ int FragmentWord(int step, int row, int quad_lane) {
   return (((step * (kRows / 16) + row / 16) * 8 + row % 8) * 4 + quad_lane) * 4 + row / 8 % 2;
 }
 
 // Bytes of the shared memory of the score kernel: streams, then correction bytes.
-template <int kHeadDim, int kWords, int kRows>
+template <int kHeadDim, int kWords>
 struct ScoreShared {
   static constexpr int kGroups = kHeadDim / kGroup;
   static constexpr int64_t kStreamBytes = int64_t{kGroups} * kWords * kRows * 4 * 16;
@@ -101,7 +80,7 @@ struct ScoreShared {
 
 // Looks up the streams of a tile's queries of one head in the count table's streams and writes fragments and correction
 // bytes to shared memory. All threads of the block.
-template <int kHeadDim, int kWords, int kRows>
+template <int kHeadDim, int kWords>
 __device__ void StageQueries(const TileArgs& args, const QueryTile& tile, int head, uint32_t* fragments,
                              uint32_t* bytes) {
   const ScTables& tables = args.qk;
@@ -134,7 +113,7 @@ __device__ void StageQueries(const TileArgs& args, const QueryTile& tile, int he
 #pragma unroll
     for (int w = 0; w < kWords; ++w) {
       const int number = j * kWords + w;
-      fragments[FragmentWord<kRows>(group * 2 * kWords + number / 2, row, lane) + (number & 1) * 2] = words[w];
+      fragments[FragmentWord(group * 2 * kWords + number / 2, row, lane) + (number & 1) * 2] = words[w];
     }
     uint8_t* correction = reinterpret_cast<uint8_t*>(bytes + (group * 2 * kRows + row) * 4 + lane) + j;
     correction[0] = negative ? 1 : 0;
@@ -144,7 +123,7 @@ __device__ void StageQueries(const TileArgs& args, const QueryTile& tile, int he
 
 // Adds mma steps `step` and later of one group for 16 kM rows x kScoreKeys keys. k: codes of four keys of this lane.
 // fragments: the lane's first fragment of the group.
-template <int kWords, int kM, int step = 0>
+template <int kWords, int step = 0>
 __device__ __forceinline__ void ScoreSteps(int32_t (&acc)[kM][4][4], const PackedWord (&k)[4], const uint4* fragments) {
   uint4 a[kM];
 #pragma unroll
@@ -154,33 +133,33 @@ __device__ __forceinline__ void ScoreSteps(int32_t (&acc)[kM][4][4], const Packe
     uint32_t b[2];
     ThermometerStep<kWords, step>(k[n], b);
 #pragma unroll
-    for (int m = 0; m < kM; ++m) BinaryMma(acc[m][n], a[m].x, a[m].y, a[m].z, a[m].w, b[0], b[1]);
+    for (int m = 0; m < kM; ++m) {
+      const uint32_t of_rows[4] = {a[m].x, a[m].y, a[m].z, a[m].w};
+      MmaBits(acc[m][n], of_rows, b[0], b[1]);
+    }
   }
-  if constexpr (step + 1 < 2 * kWords) ScoreSteps<kWords, kM, step + 1>(acc, k, fragments);
+  if constexpr (step + 1 < 2 * kWords) ScoreSteps<kWords, step + 1>(acc, k, fragments);
 }
 
 // Launched with a block per (query head, tile, part of kRows rows): writes counts of q k to scratch.scores.
-template <int kHeadDim, int kWords, int kRows>
-__global__ void __launch_bounds__(kThreads, 1) TileScoresKernel(const TileArgs args) {
+template <int kHeadDim, int kWords>
+__global__ void __launch_bounds__(kThreads, 2) TileScoresKernel(const TileArgs args) {
   extern __shared__ uint4 fragments[];
   constexpr int kGroups = kHeadDim / kGroup;
-  constexpr int kM = kRows / 16;
-  uint32_t* bytes = reinterpret_cast<uint32_t*>(reinterpret_cast<char*>(fragments) +
-                                                ScoreShared<kHeadDim, kWords, kRows>::kStreamBytes);
+  uint32_t* bytes =
+      reinterpret_cast<uint32_t*>(reinterpret_cast<char*>(fragments) + ScoreShared<kHeadDim, kWords>::kStreamBytes);
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x >> 5);
   const int head = static_cast<int>(blockIdx.x);
   QueryTile tile = args.tiles[blockIdx.y];
   const int length = tile.length();
   int64_t first_row = (static_cast<int64_t>(blockIdx.y) * args.attention.num_heads + head) * kQueryTile;
-  if constexpr (kRows < kQueryTile) {
-    const int part = static_cast<int>(blockIdx.z) * kRows;
-    if (part >= tile.num_rows) return;  // the tile has no such rows, and nobody reads their scores
-    tile.first_row += part;
-    tile.num_rows -= part;
-    first_row += part;
-  }
-  StageQueries<kHeadDim, kWords, kRows>(args, tile, head, reinterpret_cast<uint32_t*>(fragments), bytes);
+  const int part = static_cast<int>(blockIdx.z) * kRows;
+  if (part >= tile.num_rows) return;  // the tile has no such rows, and nobody reads their scores
+  tile.first_row += part;
+  tile.num_rows -= part;
+  first_row += part;
+  StageQueries<kHeadDim, kWords>(args, tile, head, reinterpret_cast<uint32_t*>(fragments), bytes);
   __syncthreads();
 
   const int kv_head = head / args.attention.group;
@@ -210,14 +189,15 @@ __global__ void __launch_bounds__(kThreads, 1) TileScoresKernel(const TileArgs a
       const uint32_t* group_bytes = lane_bytes + g * 2 * kRows * 4;
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
-        const uint32_t negative = SignBytes(k[n].y);
+        const uint32_t negative = ByteSigns(k[n].y);
         // in every byte r - 1 for a negative code, else -r
         const uint32_t b0 = (k[n].x + 0x7f7f7f7fu) ^ (negative ^ 0x7f7f7f7fu);
         const uint32_t b1 = negative & 0x01010101u;
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
-          ByteMma(acc[m][n], group_bytes[m * 64], group_bytes[m * 64 + 32], group_bytes[kRows * 4 + m * 64],
-                  group_bytes[kRows * 4 + m * 64 + 32], b0, b1);
+          const uint32_t of_rows[4] = {group_bytes[m * 64], group_bytes[m * 64 + 32], group_bytes[kRows * 4 + m * 64],
+                                       group_bytes[kRows * 4 + m * 64 + 32]};
+          MmaBytes(acc[m][n], of_rows, b0, b1);
         }
       }
 #pragma unroll
@@ -276,16 +256,16 @@ __device__ __forceinline__ void ValueUnit(int32_t (&acc)[2][kHeadDim / 8][4], co
     uint32_t b[2];
     ThermometerStep<kWords, 2 * u>(v[n], b);
 #pragma unroll
-    for (int m = 0; m < 2; ++m) BinaryMma(acc[m][n], a[m][0][0], a[m][0][1], a[m][0][2], a[m][0][3], b[0], b[1]);
+    for (int m = 0; m < 2; ++m) MmaBits(acc[m][n], a[m][0], b[0], b[1]);
     ThermometerStep<kWords, 2 * u + 1>(v[n], b);
 #pragma unroll
-    for (int m = 0; m < 2; ++m) BinaryMma(acc[m][n], a[m][1][0], a[m][1][1], a[m][1][2], a[m][1][3], b[0], b[1]);
+    for (int m = 0; m < 2; ++m) MmaBits(acc[m][n], a[m][1], b[0], b[1]);
   }
 }
 
-// Launched with a block per (query head, tile): writes attention.out. kTableInShared: the streams of p are copied to
-// shared memory first. kChannelScales: every value channel has a scale of its own (kPerHead, kPerRow).
-template <int kHeadDim, int kWords, bool kTableInShared, bool kChannelScales>
+// Launched with a block per (query head, tile): writes attention.out. The streams of p are read through L1 (a copy in shared
+// memory: 0.5 % of a prompt of 8192). kChannelScales: every value channel has a scale of its own (kPerHead, kPerRow).
+template <int kHeadDim, int kWords, bool kChannelScales>
 __global__ void __launch_bounds__(kThreads, 1) TileValuesKernel(const TileArgs args) {
   extern __shared__ uint4 shared[];
   constexpr int kTiles = kHeadDim / 8;
@@ -295,14 +275,7 @@ __global__ void __launch_bounds__(kThreads, 1) TileValuesKernel(const TileArgs a
   const int head = static_cast<int>(blockIdx.x);
   const QueryTile tile = args.tiles[blockIdx.y];
   const int length = tile.length();
-  const uint4* global_table = reinterpret_cast<const uint4*>(tables.streams);
-  if constexpr (kTableInShared) {
-    const int pieces = tables.masks * tables.levels * kWords / 4;
-#pragma unroll 8
-    for (int i = static_cast<int>(threadIdx.x); i < pieces; i += kThreads) shared[i] = global_table[i];
-    __syncthreads();
-  }
-  const uint4* table = kTableInShared ? shared : global_table;
+  const uint4* const table = reinterpret_cast<const uint4*>(tables.streams);
 
   const int kv_head = head / args.attention.group;
   const int64_t packed =
@@ -338,9 +311,12 @@ __global__ void __launch_bounds__(kThreads, 1) TileValuesKernel(const TileArgs a
     // A code of p is never negative, so only complemented values need a sign correction: minus the ones of p.
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
-      const uint32_t b = SignBytes(v[n].y) & 0x01010101u;
+      const uint32_t b = ByteSigns(v[n].y) & 0x01010101u;
 #pragma unroll
-      for (int m = 0; m < 2; ++m) ByteMma(acc[m][n], minus_ones[2 * m], minus_ones[2 * m + 1], 0, 0, b, 0);
+      for (int m = 0; m < 2; ++m) {
+        const uint32_t of_rows[4] = {minus_ones[2 * m], minus_ones[2 * m + 1], 0, 0};
+        MmaBytes(acc[m][n], of_rows, b, 0);
+      }
     }
   }
 
@@ -386,27 +362,15 @@ void Launch(DeviceContext& ctx, void (*kernel)(TileArgs), const TileArgs& args, 
 
 template <int kHeadDim, int kWords>
 void LaunchScores(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& args) {
-  constexpr int kHalf = kQueryTile / 2;
-  if (plan.score_rows == kQueryTile) {
-    STOCH_CHECK(plan.score_shared_bytes == (ScoreShared<kHeadDim, kWords, kQueryTile>::kBytes));
-    Launch(ctx, &TileScoresKernel<kHeadDim, kWords, kQueryTile>, args, plan.score_shared_bytes, 1);
-  } else if constexpr (kHeadDim == 128 && kWords == 4) {
-    STOCH_CHECK(plan.score_shared_bytes == (ScoreShared<kHeadDim, kWords, kHalf>::kBytes));
-    Launch(ctx, &TileScoresKernel<kHeadDim, kWords, kHalf>, args, plan.score_shared_bytes, 2);
-  } else {
-    STOCH_CHECK(plan.score_rows == kQueryTile);  // the streams take 80 KB or less, which every supported GPU has
-  }
+  STOCH_CHECK(plan.score_shared_bytes == (ScoreShared<kHeadDim, kWords>::kBytes));
+  Launch(ctx, &TileScoresKernel<kHeadDim, kWords>, args, plan.score_shared_bytes, kQueryTile / kRows);
 }
 
 template <int kHeadDim, int kWords>
 void LaunchValues(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& args, bool channel_scales) {
-  auto* kernel = plan.table == ProbabilityTable::kShared
-                     ? (channel_scales ? &TileValuesKernel<kHeadDim, kWords, true, true>
-                                       : &TileValuesKernel<kHeadDim, kWords, true, false>)
-                     : (channel_scales ? &TileValuesKernel<kHeadDim, kWords, false, true>
-                                       : &TileValuesKernel<kHeadDim, kWords, false, false>);
-  const int64_t table = int64_t{args.av.masks} * args.av.levels * kWords * 4;
-  STOCH_CHECK(plan.table != ProbabilityTable::kShared || plan.value_shared_bytes >= table);
+  auto* kernel =
+      channel_scales ? &TileValuesKernel<kHeadDim, kWords, true> : &TileValuesKernel<kHeadDim, kWords, false>;
+  STOCH_CHECK(plan.value_shared_bytes == int64_t{kQueryTile} * kHeadDim * 4);
   Launch(ctx, kernel, args, plan.value_shared_bytes, 1);
 }
 

@@ -13,6 +13,7 @@ namespace stoch::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kSoftmaxWarps = 4;  // of a block of the softmax, a row each
 
 // Four codes with their ranks. Code j belongs to dimension (or position) first_dim + j * step, whose mask selects the
 // ranks.
@@ -165,22 +166,14 @@ __device__ __forceinline__ float4 Weights(const SoftmaxRow& row, const float4& e
 
 // Writes the levels of the row's weights from position `begin` on, and zeros from row.length up to `padded`. Each word
 // has four levels and minus the number of ones of their streams (TileScratch::p).
-// own: what this lane kept for its positions, exponentials in kHeadOutput, else weights; null: computed again.
 template <Phase kPhase>
-__device__ __forceinline__ void WriteLevels(const TileArgs& args, const SoftmaxRow& row, const float4* own,
-                                            float largest, float sum, float p_scale, int begin, int padded,
-                                            PackedWord* to) {
+__device__ __forceinline__ void WriteLevels(const TileArgs& args, const SoftmaxRow& row, float largest, float sum,
+                                            float p_scale, int begin, int padded, PackedWord* to) {
   const uint8_t* last_column = args.av.counts8 + args.av.levels - 1;  // counts at the highest level of v: the ones of p
   for (int t = begin + static_cast<int>(threadIdx.x & 31) * 4; t < padded; t += kStep) {
     PackedWord word{0, 0};
     if (t < row.length) {
-      float4 p;
-      if (own == nullptr) {
-        p = Weights<kPhase>(row, ExpOf(row.Scores(t), largest), sum, t);
-      } else {
-        p = own[(t - begin) / kStep * 32];
-        if constexpr (kPhase == Phase::kHeadOutput) p = Weights<kPhase>(row, p, sum, t);
-      }
+      const float4 p = Weights<kPhase>(row, ExpOf(row.Scores(t), largest), sum, t);
       const float values[4] = {p.x, p.y, p.z, p.w};
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -197,10 +190,10 @@ __device__ __forceinline__ void WriteLevels(const TileArgs& args, const SoftmaxR
 }
 
 // Counts of q k to codes and scales of the probabilities, a warp per row. Launched with a block per (kSoftmaxWarps rows of
-// a tile, head, tile). kept_floats: numbers of a row that shared memory holds for each warp.
+// a tile, head, tile). Every pass computes the scores again: kept in shared memory they leave an SM too few warps
+// (docs/tuning/attention.md#prompts).
 template <Phase kPhase>
-__global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const TileArgs args, int kept_floats) {
-  extern __shared__ float4 kept[];
+__global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const TileArgs args) {
   const AttentionArgs& a = args.attention;
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x >> 5);
@@ -232,8 +225,6 @@ __global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const Ti
   row.gain = args.qk.gain;
   row.q_scale = args.q.scales[static_cast<int64_t>(pass_row) * a.num_heads + head];
   row.inv_sqrt = a.inv_sqrt;
-  // A lane reads back only what it wrote itself, so no barrier is needed.
-  float4* own = row.length - begin <= kept_floats ? kept + warp * (kept_floats / 4) + lane : nullptr;
   const int steps = (row.length - begin + kStep - 1) / kStep;  // the first step is at `begin`, a multiple of kRowLanes
 
   float largest = BitsToFloat(0xff800000u);
@@ -241,7 +232,6 @@ __global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const Ti
     const int t = begin + i * kStep + lane * 4;
     if (t >= row.length) break;
     const float4 s = row.Scores(t);
-    if (own != nullptr) own[i * 32] = s;
     largest = fmaxf(largest, fmaxf(fmaxf(s.x, s.y), fmaxf(s.z, s.w)));
   }
   largest = WarpMax(largest);
@@ -251,8 +241,7 @@ __global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const Ti
   const auto add_step = [&](int i, float(&lanes)[4]) {
     const int t = begin + i * kStep + lane * 4;
     if (t >= row.length) return;
-    const float4 e = ExpOf(own != nullptr ? own[i * 32] : row.Scores(t), largest);
-    if (own != nullptr) own[i * 32] = e;
+    const float4 e = ExpOf(row.Scores(t), largest);
     lanes[0] = lanes[0] + e.x;
     lanes[1] = lanes[1] + e.y;
     lanes[2] = lanes[2] + e.z;
@@ -271,9 +260,7 @@ __global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const Ti
     for (int i = 0; i < steps; ++i) {
       const int t = begin + i * kStep + lane * 4;
       if (t >= row.length) break;
-      const float4 e = own != nullptr ? own[i * 32] : ExpOf(row.Scores(t), largest);
-      const float4 p = Weights<kPhase>(row, e, sum, t);
-      if (own != nullptr) own[i * 32] = p;
+      const float4 p = Weights<kPhase>(row, ExpOf(row.Scores(t), largest), sum, t);
       p_max = fmaxf(p_max, fmaxf(fmaxf(p.x, p.y), fmaxf(p.z, p.w)));
     }
     p_max = WarpMax(p_max);
@@ -288,17 +275,13 @@ __global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const Ti
 
   const float p_scale = BipolarScale(p_max, args.av.q_max);
   if (lane == 0) args.scratch.p_scales[row_index] = p_scale;
-  WriteLevels<kPhase>(args, row, own, largest, sum, p_scale, begin, padded, to);
+  WriteLevels<kPhase>(args, row, largest, sum, p_scale, begin, padded, to);
 }
 
 template <Phase kPhase>
-void LaunchSoftmax(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& args) {
-  const int64_t rounded = (args.scratch.stride + kStep - 1) / kStep * kStep;
-  const int kept_floats = rounded <= plan.max_kept_floats ? static_cast<int>(rounded) : 0;
-  const size_t bytes = static_cast<size_t>(kSoftmaxWarps) * static_cast<size_t>(kept_floats) * sizeof(float);
-  AllowShared(ctx, &TileSoftmaxKernel<kPhase>, bytes);
+void LaunchSoftmax(DeviceContext& ctx, const TileArgs& args) {
   const dim3 grid(kQueryTile / kSoftmaxWarps, static_cast<unsigned>(args.heads), static_cast<unsigned>(args.num_tiles));
-  TileSoftmaxKernel<kPhase><<<grid, kSoftmaxWarps * 32, bytes, ctx.stream>>>(args, kept_floats);
+  TileSoftmaxKernel<kPhase><<<grid, kSoftmaxWarps * 32, 0, ctx.stream>>>(args);
   STOCH_CUDA_LAUNCH("TileSoftmaxKernel");
 }
 
@@ -316,14 +299,12 @@ void LaunchPackKv(DeviceContext& ctx, const TileArgs& args, const TileBatch& bat
   STOCH_CUDA_LAUNCH("PackKvKernel");
 }
 
-void LaunchTileSoftmax(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& args, AttentionMode mode,
-                       bool head_max) {
+void LaunchTileSoftmax(DeviceContext& ctx, const TileArgs& args, AttentionMode mode, bool head_max) {
   switch (mode) {
-    case AttentionMode::kPerToken: return LaunchSoftmax<Phase::kPerToken>(ctx, plan, args);
-    case AttentionMode::kPerRow: return LaunchSoftmax<Phase::kPerRow>(ctx, plan, args);
+    case AttentionMode::kPerToken: return LaunchSoftmax<Phase::kPerToken>(ctx, args);
+    case AttentionMode::kPerRow: return LaunchSoftmax<Phase::kPerRow>(ctx, args);
     case AttentionMode::kPerHead:
-      return head_max ? LaunchSoftmax<Phase::kHeadMax>(ctx, plan, args)
-                      : LaunchSoftmax<Phase::kHeadOutput>(ctx, plan, args);
+      return head_max ? LaunchSoftmax<Phase::kHeadMax>(ctx, args) : LaunchSoftmax<Phase::kHeadOutput>(ctx, args);
     case AttentionMode::kExact: return;
   }
 }

@@ -6,20 +6,32 @@
 
 #include "kernels/plan/attention/rows.h"
 #include "kernels/plan/divide_up.h"
+#include "kernels/plan/linear/sc.h"
 #include "kernels/plan/scratch_layout.h"
 
 namespace stoch {
 namespace {
 
 constexpr int64_t kFloat = sizeof(float);
-constexpr int64_t kMaxTableBytes = 160 << 10;
 
 // 32-bit words of a stream of the tables: a multiple of two.
 int StreamWords(const ScTraits& sc) { return (sc.stoc_len + 63) / 64 * 2; }
 
-int64_t ScoreSharedBytes(const AttentionShape& shape, int rows) {
+int64_t ScoreSharedBytes(const AttentionShape& shape) {
   const int64_t groups = shape.head_dim / 16;
-  return groups * StreamWords(shape.qk) * rows * 4 * 16 + groups * 2 * rows * 4 * 4;
+  return groups * StreamWords(shape.qk) * kTileScoreRows * 4 * 16 + groups * 2 * kTileScoreRows * 4 * 4;
+}
+
+// Shared memory of tile_int8.cu: operands of 32 rows, codes of keys or values, and the scratch of Flush.
+void PlanInt8Tiles(const AttentionShape& shape, ScTilePlan& plan) {
+  constexpr int64_t kStage = int64_t{kTileTokensNarrow} * kTileInt8TokenBytes;
+  constexpr int64_t kRowBytes = 32 * kTileInt8Dims;  // of a warp and stage
+  constexpr int kValueStages = kTileInt8ValueWarps * 32 * 8 / (kTileTokensNarrow * kTileInt8Dims);
+  plan.products = BitProducts::kInt8;
+  plan.score_shared_bytes =
+      shape.head_dim / kTileInt8Dims * kStage + kTileInt8ScoreWarps * (2 * kRowBytes + kTileFlipBytes);
+  plan.value_shared_bytes =
+      kValueStages * (kStage + int64_t{shape.head_dim} * kTileInt8Dims) + kTileInt8ValueWarps * kTileFlipBytes;
 }
 
 // The share of max_score_bytes that one of the devices has which positions are dealt over.
@@ -55,18 +67,9 @@ std::optional<ScTilePlan> PlanScTiles(const GpuTraits& gpu, const AttentionShape
   // 128 cycles and 128 dimensions: ranks fit a byte, and a score's count 16 bits.
   const auto fits = [](const ScTraits& sc) { return sc.has_streams && sc.stoc_len <= 128; };
   if (!fits(shape.qk) || !fits(shape.av) || (shape.head_dim != 64 && shape.head_dim != 128)) return std::nullopt;
-  for (const int rows : {kQueryTile, kQueryTile / 2}) {
-    plan.score_rows = rows;
-    plan.score_shared_bytes = ScoreSharedBytes(shape, rows);
-    if (plan.score_shared_bytes <= gpu.max_shared_bytes) break;
-  }
-  const int64_t table = int64_t{shape.av.masks} * shape.av.levels * StreamWords(shape.av) * 4;
-  const int64_t sums = int64_t{kQueryTile} * shape.head_dim * 4;
-  const bool is_shared = table <= std::min(kMaxTableBytes, gpu.max_shared_bytes);
-  plan.table = is_shared ? ProbabilityTable::kShared : ProbabilityTable::kL1;
-  plan.value_shared_bytes = is_shared ? std::max(table, sums) : sums;
-  const int64_t kept = gpu.max_shared_bytes / (kSoftmaxWarps * kFloat) / kRowTileTokens * kRowTileTokens;
-  plan.max_kept_floats = static_cast<int>(std::min<int64_t>(kept, kMaxSharedScores));
+  plan.score_shared_bytes = ScoreSharedBytes(shape);
+  plan.value_shared_bytes = int64_t{kQueryTile} * shape.head_dim * 4;
+  if (!gpu.has_binary_mma && shape.qk.has_int8_form && shape.av.has_int8_form) PlanInt8Tiles(shape, plan);
   if (std::max(plan.score_shared_bytes, plan.value_shared_bytes) > gpu.max_shared_bytes) return std::nullopt;
   return plan;
 }

@@ -6,23 +6,16 @@
 #include <optional>
 
 #include "kernels/plan/attention/shape.h"
+#include "kernels/plan/bit_products.h"
 #include "kernels/plan/gpu_traits.h"
 
 namespace stoch {
 
-// Where tiles read the streams of the probabilities.
-enum class ProbabilityTable : uint8_t {
-  kShared,
-  kL1,  // in device memory, through L1
-};
-
 // Tiles by mma.sync (attention/tile*.cu).
 struct ScTilePlan {
-  int score_rows = 0;  // rows of a tile that a block of the score kernel takes: 64, or 32 where more do not fit
+  BitProducts products = BitProducts::kBinary;  // kInt8: tile_int8.cu
   int64_t score_shared_bytes = 0;
-  ProbabilityTable table = ProbabilityTable::kL1;
   int64_t value_shared_bytes = 0;
-  int max_kept_floats = 0;  // numbers of a row that the softmax keeps; longer rows are computed again
 };
 // None for streams or heads that they are not built for, or on a device without room for them.
 std::optional<ScTilePlan> PlanScTiles(const GpuTraits& gpu, const AttentionShape& shape);
@@ -108,11 +101,13 @@ inline constexpr int64_t kWideValueStart = 600;
 
 // Sequences with at least this many rows in a pass go through tiles.
 inline constexpr int kLongSequenceRows = 16;
-inline constexpr int kQueryTile = 64;    // rows of a tile
-inline constexpr int kKeyBlock = 128;    // positions that packed sequences are padded to
-inline constexpr int kSoftmaxWarps = 4;  // of a block of the tiles' softmax, a row each
-inline constexpr int kWideSlots = 4;     // warpgroups of a block of wide tiles that multiply
-inline constexpr int kWideKeys = 128;    // columns of q k
+inline constexpr int kQueryTile = 64;           // rows of a tile
+inline constexpr int kKeyBlock = 128;           // positions that packed sequences are padded to
+inline constexpr int kTileScoreRows = 32;       // of a block of q k in tiles
+inline constexpr int kTileInt8ScoreWarps = 16;  // of a block of tile_int8.cu
+inline constexpr int kTileInt8ValueWarps = 8;
+inline constexpr int kWideSlots = 4;   // warpgroups of a block of wide tiles that multiply
+inline constexpr int kWideKeys = 128;  // columns of q k
 inline constexpr int kWideRingHeader = 256;
 inline constexpr int kWideStaticBytes = 256;  // upper bound of static shared memory
 inline constexpr int kMaxWideStages = 12;

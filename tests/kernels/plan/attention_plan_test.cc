@@ -33,8 +33,6 @@ TEST(AttentionPlan, FitsEveryGpu) {
           if (tiles) {
             EXPECT_LE(tiles->score_shared_bytes, gpu.traits.max_shared_bytes);
             EXPECT_LE(tiles->value_shared_bytes, gpu.traits.max_shared_bytes);
-            EXPECT_LE(int64_t{tiles->max_kept_floats} * kSoftmaxWarps * 4, gpu.traits.max_shared_bytes);
-            EXPECT_EQ(tiles->max_kept_floats % 128, 0);
           }
           AttentionShape swapped = shape;
           swapped.swapped = true;
@@ -89,11 +87,8 @@ TEST(AttentionPlan, AnH200RunsWhatItRanBefore) {
   const GpuTraits gpu = test::H200();
   const AttentionShape llama = Shape(32, 8, 128, Halved());
   const ScTilePlan tiles = PlanScTiles(gpu, llama).value();
-  EXPECT_EQ(tiles.score_rows, 64);
-  EXPECT_EQ(tiles.score_shared_bytes, 147456);
-  EXPECT_EQ(tiles.table, ProbabilityTable::kShared);
-  EXPECT_EQ(tiles.value_shared_bytes, 131072);
-  EXPECT_EQ(tiles.max_kept_floats, 8192);
+  EXPECT_EQ(tiles.score_shared_bytes, 73728);
+  EXPECT_EQ(tiles.value_shared_bytes, 32768);
   struct Row {
     int64_t rows, length;
     int cluster, blocks_per_sm;
@@ -110,13 +105,19 @@ TEST(AttentionPlan, AnH200RunsWhatItRanBefore) {
   }
 }
 
-TEST(AttentionPlan, SmallSharedMemoryHasExactFallbacks) {
-  const ScTilePlan plan = PlanScTiles(test::TraitsOf(89, 128, 99, 89), Shape(32, 8, 128, Halved())).value();
-  EXPECT_EQ(plan.score_rows, 32);
-  EXPECT_EQ(plan.score_shared_bytes, 73728);
-  EXPECT_EQ(plan.table, ProbabilityTable::kL1);
-  EXPECT_EQ(plan.value_shared_bytes, 32768);
-  EXPECT_EQ(plan.max_kept_floats, 6272);
+TEST(AttentionPlan, TilesWithoutBinaryMmaAreInt8) {
+  const GpuTraits rtx = test::TraitsOf(120, 170, 99, 120);
+  const ScTilePlan plan = PlanScTiles(rtx, Shape(32, 8, 128, Halved())).value();
+  EXPECT_EQ(plan.products, BitProducts::kInt8);
+  EXPECT_EQ(plan.score_shared_bytes, 93696);
+  EXPECT_EQ(plan.value_shared_bytes, 46848);
+  // Operators without the form, and GPUs that multiply bits.
+  ScConfig other;
+  SetScParameter(other, "stoc_len", "128");
+  SetScParameter(other, "source", "vdc");
+  const ScTraits vdc = MakeScTraits(*MakeScOperator(other));
+  EXPECT_EQ(PlanScTiles(rtx, Shape(32, 8, 128, vdc)).value().products, BitProducts::kBinary);
+  EXPECT_EQ(PlanScTiles(test::H200(), Shape(32, 8, 128, Halved())).value().products, BitProducts::kBinary);
 }
 
 TEST(AttentionPlan, ClustersNeedCodeThatHasThem) {

@@ -100,10 +100,10 @@ struct Int8FormBody {
     for (int g = 0; g < kGroups; ++g) LoadPair(address + g * (kInt8Lows * 8), to + 2 * g);
   }
 
-  // Looks up the bits of weight row `lane` of the warp in the stage's 16 dimensions and adds them to `planes`.
-  __device__ __forceinline__ void CountBits(const uint32_t* stage, int warp, int lane) {
+  // Looks up the bits of weight row `lane` of the warp's `rows` in the stage's 16 dimensions and adds them to `planes`.
+  __device__ __forceinline__ void CountBits(const uint32_t* stage, const uint4* rows, int lane) {
     static_assert(kGroups <= 2);
-    const auto codes = reinterpret_cast<const uint4*>(stage + Layout::kWords)[warp * kWarpRows + lane];
+    const uint4 codes = rows[lane];
     const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
     const uint32_t high_at = SharedAddress(stage + Layout::kHigh);
     const uint32_t low_at = SharedAddress(stage + Layout::kLow);
@@ -164,8 +164,8 @@ struct Int8FormBody {
   }
 
   // Adds the int8 mma products of the stage's elements to `sums`.
-  __device__ __forceinline__ void AddElements(const uint32_t* stage, int warp, int lane, Sums<S>& sums) const {
-    const auto* const codes = stage + Layout::kWords + warp * kWarpRows * (kTileDims / 4) + lane;
+  __device__ __forceinline__ void AddElements(const uint32_t* stage, const uint4* rows, int lane, Sums<S>& sums) const {
+    const auto* const codes = reinterpret_cast<const uint32_t*>(rows) + lane;
     uint32_t elements[kRowOperands][2][8];
 #pragma unroll
     for (int m = 0; m < kRowOperands; ++m) {
@@ -253,12 +253,21 @@ struct Int8FormBody {
     for (int n = 0; n < S::kTokenTiles; ++n) constants[n] = 0;
   }
 
-  // Adds the products of stage i of a chunk, by a warp; flushes the counters after the chunk's last stage, too.
+  // Adds the products of stage i of a chunk, by a warp; flushes the counters after the chunk's last stage, too. The rows'
+  // codes follow the token operands.
   __device__ __forceinline__ void Multiply(const uint8_t* operands, int i, bool last, int warp, int lane,
                                            Sums<S>& sums) {
     const auto* const stage = reinterpret_cast<const uint32_t*>(operands);
-    CountBits(stage, warp, lane);
-    AddElements(stage, warp, lane, sums);
+    MultiplyRows(stage, reinterpret_cast<const uint4*>(stage + Layout::kWords) + warp * kWarpRows,
+                 last || i % kFlushBlocks == kFlushBlocks - 1, lane, sums);
+  }
+
+  // Adds the products of a stage and the warp's rows, whose codes [kWarpRows] are in shared memory, by a warp; and then
+  // flushes the counters, if told, at least once in kFlushBlocks calls.
+  __device__ __forceinline__ void MultiplyRows(const uint32_t* stage, const uint4* rows, bool flush, int lane,
+                                               Sums<S>& sums) {
+    CountBits(stage, rows, lane);
+    AddElements(stage, rows, lane, sums);
     const auto* const mine =
         reinterpret_cast<const uint4*>(stage + Layout::kConstants) + lane % 4 * (S::kTokenTiles / 4);
 #pragma unroll
@@ -269,7 +278,7 @@ struct Int8FormBody {
       constants[n + 2] += c.z;
       constants[n + 3] += c.w;
     }
-    if (last || i % kFlushBlocks == kFlushBlocks - 1) Flush(lane, sums);
+    if (flush) Flush(lane, sums);
   }
 };
 

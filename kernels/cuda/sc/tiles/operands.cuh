@@ -5,10 +5,9 @@
 
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/sc/tiles/closed_operands.h"
+#include "kernels/cuda/sc/tiles/operand_lane.cuh"
 
 namespace stoch::cuda::tiles {
-
-inline constexpr int kWarpDims = 8;  // dimensions that a warp takes, for 32 tokens
 
 template <typename Entry>
 struct OperandArgs {
@@ -21,16 +20,6 @@ struct OperandArgs {
   float* scales = nullptr;       // [chunks][scale_stride], 0 for padding tokens
 };
 
-// The work of one lane: kWarpDims dimensions of one token of the tile.
-struct OperandLane {
-  int lane = 0;      // index in the warp
-  int group = 0;     // group of 32 tokens of the tile
-  int first = 0;     // first dimension, counted in the stage
-  int mine = 0;      // token, counted in the tile
-  int64_t dim = 0;   // first dimension, counted in the chunk
-  uint2 codes = {};  // codes of the eight dimensions, 0 for padding
-};
-
 // Writes the token operands of one stage. Block (x, y) takes stage x % stages of chunk x / stages for token tile y; the
 // first stage of a chunk also writes the tile's scales.
 // Form has the type Entry, the constants kTokens (tokens of a tile), kStageDims (dimensions of a stage) and kWords
@@ -39,17 +28,10 @@ template <typename Form>
 __global__ void __launch_bounds__(Form::kTokens* Form::kStageDims / kWarpDims)
     OperandsKernel(const __grid_constant__ OperandArgs<typename Form::Entry> args) {
   constexpr int kThreads = Form::kTokens * Form::kStageDims / kWarpDims;
-  constexpr int kGroups = Form::kTokens / kWarp;
   __shared__ __align__(16) uint32_t out[Form::kWords];
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int chunk = static_cast<int>(blockIdx.x) / args.stages;
   const int stage = static_cast<int>(blockIdx.x) % args.stages;
-  OperandLane lane;
-  lane.lane = static_cast<int>(threadIdx.x) % kWarp;
-  lane.group = warp % kGroups;
-  lane.first = warp / kGroups * kWarpDims;
-  lane.mine = lane.group * kWarp + lane.lane;
-  lane.dim = stage * Form::kStageDims + lane.first;
+  OperandLane lane = OperandLaneOf<Form::kTokens>(static_cast<int>(threadIdx.x), int64_t{stage} * Form::kStageDims);
   const int64_t token = static_cast<int64_t>(blockIdx.y) * Form::kTokens + lane.mine;
   const ScDims& dims = args.a.dims;
   StartNext();

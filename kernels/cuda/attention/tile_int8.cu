@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// q k and p v of tiles of rows by int8 tensor cores and adders (sc/tiles/int8_form.cuh), for GPUs that emulate binary
+// products. tests/kernels/cuda_code_test checks that its machine code has none.
+//
+// Queries and probabilities are side a of their products, "tokens" there, 32 to a block; keys and values are side b,
+// "rows". So keys lie along the accumulators' rows, and in p v dimensions of the values, with positions as dimensions.
+#include "kernels/base/check.h"
+#include "kernels/cuda/attention/tile.h"
+#include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/runtime/launch.h"
+#include "kernels/cuda/sc/tiles/int8_operands.cuh"
+
+namespace stoch::cuda {
+namespace {
+
+using tiles::kWarpRows;
+
+constexpr int kRows = kTileTokensNarrow;  // rows of a tile that a block takes
+constexpr int kParts = kQueryTile / kRows;
+constexpr int kStageDims = kTileInt8Dims;
+constexpr int kStageThreads = tiles::kInt8StageThreads<kRows>;
+constexpr int kConstantWords = tiles::kInt8ConstantWords<kRows>;
+constexpr int kRowWords = kWarpRows * kStageDims / 4;  // codes of a warp's rows in a stage
+
+template <int kWarps>
+using Shape = tiles::Shape<kRows, kWarps, kTileInt8Stages, true>;
+template <int kWarps>
+using Body = tiles::Int8FormBody<Shape<kWarps>>;
+using Layout = tiles::Int8Layout<kRows>;
+
+// The rows of a tile that a block takes: false where there are none.
+__device__ __forceinline__ bool TakePart(QueryTile& tile, int part) {
+  tile.first_row += part * kRows;
+  tile.num_rows = min(tile.num_rows - part * kRows, kRows);
+  return tile.num_rows > 0;
+}
+
+// The y words, which are codes, of four packed words `step` apart.
+__device__ __forceinline__ uint4 CodesOf(const PackedWord* from, int64_t step) {
+  return make_uint4(from[0].y, from[step].y, from[2 * step].y, from[3 * step].y);
+}
+
+// ---- q k. Shared memory has the operands of all stages of the queries, then two stages of codes and the scratch of
+// Flush a warp.
+constexpr int kScoreWarps = kTileInt8ScoreWarps;
+constexpr int64_t ScoreBytes(int head_dim) {
+  return int64_t{head_dim / kStageDims} * Layout::kWords * 4 + kScoreWarps * (2 * kRowWords * 4 + kTileFlipBytes);
+}
+
+// Launched with a block per (query head, tile, part of kRows rows): writes counts of q k to scratch.scores.
+template <int kHeadDim>
+__global__ void __launch_bounds__(kScoreWarps * 32, 1) Int8ScoresKernel(const TileArgs args) {
+  extern __shared__ __align__(16) uint32_t shared[];
+  constexpr int kStages = kHeadDim / kStageDims;
+  uint32_t* const rows_of_warps = shared + kStages * Layout::kWords;
+  uint32_t* const flips = rows_of_warps + kScoreWarps * 2 * kRowWords;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  const int head = static_cast<int>(blockIdx.x);
+  QueryTile tile = args.tiles[blockIdx.y];
+  const int length = tile.length();
+  const int begin = FirstKept(args.attention, tile.PositionOf(0));
+  const int64_t first_row =
+      (static_cast<int64_t>(blockIdx.y) * args.attention.num_heads + head) * kQueryTile + blockIdx.z * kRows;
+  if (!TakePart(tile, static_cast<int>(blockIdx.z))) return;  // nobody reads their scores
+
+  constexpr int kAtOnce = kScoreWarps * 32 / kStageThreads;  // stages
+  const int of_stage = static_cast<int>(threadIdx.x) % kStageThreads;
+  const int team = static_cast<int>(threadIdx.x) / kStageThreads;
+#pragma unroll 1
+  for (int first = 0; first < kStages; first += kAtOnce) {
+    const int stage = min(first + team, kStages - 1);  // teams without one write the last again
+    tiles::OperandLane at = tiles::OperandLaneOf<kRows>(of_stage, stage * kStageDims);
+    if (at.mine < tile.num_rows) {
+      const int64_t vector = static_cast<int64_t>(tile.first_row + at.mine) * args.attention.num_heads + head;
+      at.codes =
+          *reinterpret_cast<const uint2*>(reinterpret_cast<const uint8_t*>(args.q.words) + vector * kHeadDim + at.dim);
+    }
+    tiles::FillInt8Stage<kRows>(args.qk.int8_entries, args.qk.masks, at, of_stage, flips + team * kConstantWords,
+                                shared + stage * Layout::kWords);
+    __syncthreads();
+  }
+
+  const int kv_head = head / args.attention.group;
+  const int64_t packed =
+      static_cast<int64_t>(kv_head) * args.kv.positions + args.attention.pass.sequences[tile.sequence].packed_begin;
+  uint4* const rows = reinterpret_cast<uint4*>(rows_of_warps + warp * 2 * kRowWords);
+  Body<kScoreWarps> body{SharedAddress(flips) + warp * kTileFlipBytes};
+  for (int key = begin + warp * kWarpRows; key < length; key += kScoreWarps * kWarpRows) {
+    const PackedWord* from =
+        args.kv.k + (packed + key) / kKeyBlock * (kHeadDim / 4) * kKeyBlock + key % kKeyBlock + lane;
+    uint4 next = CodesOf(from, kKeyBlock);
+    tiles::Sums<Shape<kScoreWarps>> sums = {};
+#pragma unroll 1
+    for (int stage = 0; stage < kStages; ++stage) {
+      uint4* const mine = rows + stage % 2 * kWarpRows;
+      mine[lane] = next;
+      __syncwarp();  // and so nobody reads the other half any more
+      if (stage + 1 < kStages) next = CodesOf(from + (stage + 1) * 4 * kKeyBlock, kKeyBlock);
+      body.MultiplyRows(shared + stage * Layout::kWords, mine, stage + 1 == kStages, lane, sums);
+    }
+    int16_t* const to = args.scratch.scores + first_row * args.scratch.stride + (key - begin) + lane / 4;
+#pragma unroll
+    for (int m = 0; m < tiles::kRowOperands; ++m) {
+#pragma unroll
+      for (int n = 0; n < Shape<kScoreWarps>::kTokenTiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int token = n * 8 + lane % 4 * 2 + i % 2;
+          to[token * args.scratch.stride + m * 16 + i / 2 * 8] = static_cast<int16_t>(sums[m][n][i]);
+        }
+      }
+    }
+  }
+}
+
+// ---- p v. The warps that have all dimensions of the values are a team; teams take stages of positions in turns.
+// Shared memory has the operands and codes of some stages, which all threads make, and the scratch of Flush; at the end
+// the sums.
+constexpr int kValueWarps = kTileInt8ValueWarps;
+constexpr int kValueStages = kValueWarps * 32 / kStageThreads;  // made at a time
+constexpr int64_t ValueBytes(int head_dim) {
+  return kValueStages * (int64_t{Layout::kWords} * 4 + head_dim * kStageDims) + kValueWarps * kTileFlipBytes;
+}
+
+// Launched with a block per (query head, tile, part of kRows rows): writes attention.out. channel_scales: every value
+// channel has a scale of its own (kPerHead, kPerRow).
+template <int kHeadDim>
+__global__ void __launch_bounds__(kValueWarps * 32, 2) Int8ValuesKernel(const TileArgs args, bool channel_scales) {
+  extern __shared__ __align__(16) uint32_t shared[];
+  constexpr int kTeamWarps = kHeadDim / kWarpRows;
+  constexpr int kTeams = kValueWarps / kTeamWarps;
+  constexpr int kEach = kValueStages / kTeams;  // stages of a team
+  static_assert(kEach * kTeams == kValueStages && Body<kValueWarps>::kFlushBlocks % kEach == 0);
+  uint4* const rows = reinterpret_cast<uint4*>(shared + kValueStages * Layout::kWords);  // [stage][dimension]
+  uint32_t* const flips = shared + kValueStages * (Layout::kWords + kHeadDim * kStageDims / 4);
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  const int head = static_cast<int>(blockIdx.x);
+  QueryTile tile = args.tiles[blockIdx.y];
+  const int length = tile.length();
+  const int begin = FirstKept(args.attention, tile.PositionOf(0));
+  const int64_t first_row =
+      (static_cast<int64_t>(blockIdx.y) * args.attention.num_heads + head) * kQueryTile + blockIdx.z * kRows;
+  if (!TakePart(tile, static_cast<int>(blockIdx.z))) return;
+
+  const int kv_head = head / args.attention.group;
+  const int64_t packed =
+      static_cast<int64_t>(kv_head) * args.kv.positions + args.attention.pass.sequences[tile.sequence].packed_begin;
+  const int padded = (length + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
+  const int of_stage = static_cast<int>(threadIdx.x) % kStageThreads;
+  const int made = static_cast<int>(threadIdx.x) / kStageThreads;  // the stage that this thread helps to make
+  const int team = warp / kTeamWarps;
+  uint32_t* const operands = shared + made * Layout::kWords;
+  Body<kValueWarps> body{SharedAddress(flips) + warp * kTileFlipBytes};
+  tiles::Sums<Shape<kValueWarps>> sums = {};
+  int since_flush = 0;
+  static_assert(kKeyBlock % (kValueStages * kStageDims) == 0);
+#pragma unroll 1
+  for (int t = begin; t < padded; t += kValueStages * kStageDims) {
+    // Rows that the tile does not have are zero codes.
+    tiles::OperandLane at = tiles::OperandLaneOf<kRows>(of_stage, t + made * kStageDims);
+    const PackedWord* p = args.scratch.p + ((first_row + at.mine) * args.scratch.stride + at.dim - begin) / 4;
+    at.codes = make_uint2(p[0].x, p[1].x);
+    for (int i = static_cast<int>(threadIdx.x); i < kValueStages * kHeadDim; i += kValueWarps * 32) {
+      rows[i] =
+          CodesOf(args.kv.v + ((packed + t) / 4 + i / kHeadDim * (kStageDims / 4)) * kHeadDim + i % kHeadDim, kHeadDim);
+    }
+    tiles::FillInt8Stage<kRows>(args.av.int8_entries, args.av.masks, at, of_stage, flips + made * kConstantWords,
+                                operands);
+    __syncthreads();
+    since_flush += kEach;
+    const bool flush = since_flush == Body<kValueWarps>::kFlushBlocks || t + kValueStages * kStageDims >= padded;
+#pragma unroll 1
+    for (int i = 0; i < kEach; ++i) {
+      const int stage = team * kEach + i;
+      body.MultiplyRows(shared + stage * Layout::kWords, rows + stage * kHeadDim + warp % kTeamWarps * kWarpRows,
+                        flush && i + 1 == kEach, lane, sums);
+    }
+    if (flush) since_flush = 0;
+    __syncthreads();
+  }
+
+  int32_t* const totals = reinterpret_cast<int32_t*>(shared);  // [kRows][kHeadDim]: sums of counts over all teams
+  for (int i = static_cast<int>(threadIdx.x); i < kRows * kHeadDim; i += kValueWarps * 32) totals[i] = 0;
+  __syncthreads();
+#pragma unroll
+  for (int m = 0; m < tiles::kRowOperands; ++m) {
+#pragma unroll
+    for (int n = 0; n < Shape<kValueWarps>::kTokenTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int dim = warp % kTeamWarps * kWarpRows + m * 16 + i / 2 * 8 + lane / 4;
+        atomicAdd(&totals[(n * 8 + lane % 4 * 2 + i % 2) * kHeadDim + dim], sums[m][n][i]);
+      }
+    }
+  }
+  __syncthreads();
+  const float* const channels =
+      args.window.v_channels +
+      (static_cast<int64_t>(tile.sequence) * args.attention.kv.num_kv_heads + kv_head) * kHeadDim;
+  for (int i = static_cast<int>(threadIdx.x); i < tile.num_rows * kHeadDim; i += kValueWarps * 32) {
+    const int row = i / kHeadDim;
+    const int dim = i % kHeadDim;
+    float scale = args.scratch.p_scales[first_row + row];
+    if (channel_scales) scale = scale * channels[dim];
+    args.attention
+        .out[(tile.first_row + row) * args.attention.out_stride + static_cast<int64_t>(head) * kHeadDim + dim] =
+        (static_cast<float>(totals[i]) * args.av.gain) * scale;
+  }
+}
+
+dim3 GridOf(const TileArgs& args) {
+  return {static_cast<unsigned>(args.heads), static_cast<unsigned>(args.num_tiles), kParts};
+}
+
+}  // namespace
+
+void LaunchTileScoresInt8(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& args) {
+  const bool wide = args.attention.kv.head_dim == 128;
+  const auto kernel = wide ? &Int8ScoresKernel<128> : &Int8ScoresKernel<64>;
+  STOCH_CHECK(plan.score_shared_bytes == ScoreBytes(args.attention.kv.head_dim));
+  AllowShared(ctx, kernel, static_cast<size_t>(plan.score_shared_bytes));
+  kernel<<<GridOf(args), kScoreWarps * 32, static_cast<size_t>(plan.score_shared_bytes), ctx.stream>>>(args);
+  STOCH_CUDA_LAUNCH("Int8ScoresKernel");
+}
+
+void LaunchTileValuesInt8(DeviceContext& ctx, const ScTilePlan& plan, const TileArgs& args, AttentionMode mode) {
+  const bool wide = args.attention.kv.head_dim == 128;
+  const auto kernel = wide ? &Int8ValuesKernel<128> : &Int8ValuesKernel<64>;
+  STOCH_CHECK(plan.value_shared_bytes == ValueBytes(args.attention.kv.head_dim));
+  AllowShared(ctx, kernel, static_cast<size_t>(plan.value_shared_bytes));
+  kernel<<<GridOf(args), kValueWarps * 32, static_cast<size_t>(plan.value_shared_bytes), ctx.stream>>>(
+      args, mode != AttentionMode::kPerToken);
+  STOCH_CUDA_LAUNCH("Int8ValuesKernel");
+}
+
+}  // namespace stoch::cuda
