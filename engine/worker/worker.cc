@@ -308,8 +308,6 @@ std::shared_ptr<Backend> Worker::Marked(std::shared_ptr<Backend> backend, bool i
       std::move(backend), [page = state_->page.get()](const OpSite& site) { page->Mark(site.layer, site.op); });
 }
 
-void Worker::MarkProgress() { state_->page->Mark(-1, "load"); }
-
 void Worker::MarkRank(const std::string& where) { state_->page->Mark(-1, where); }
 
 void Worker::Serve(Engine& engine, const RunnerOptions& options, const Model& model) {

@@ -24,7 +24,6 @@ class Worker {
   // The same backend, telling the crash page every operator that it begins. issues_ahead: its calls return before
   // they are done, as those of GPUs do; it then waits after each of them in passes of requests that ended a worker.
   std::shared_ptr<Backend> Marked(std::shared_ptr<Backend> backend, bool issues_ahead);
-  void MarkProgress();  // of loading
   // Where another process of this job is, while this one waits for it. On the thread that waits.
   void MarkRank(const std::string& where);
 
