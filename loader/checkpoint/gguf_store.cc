@@ -8,6 +8,7 @@
 
 #include "kernels/base/error.h"
 #include "loader/checkpoint/gguf/config.h"
+#include "loader/checkpoint/gguf/tensor_names.h"
 #include "loader/checkpoint/indexed_store.h"
 #include "loader/checkpoint/rotary_rows.h"
 #include "loader/checkpoint/safetensors.h"

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "loader/checkpoint/gguf/config.h"
+#include "loader/checkpoint/gguf/tensor_names.h"
 #include "loader/checkpoint/safetensors.h"
 #include "tests/support/temp_dir.h"
 

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "loader/checkpoint/gguf/config.h"
+#include "loader/checkpoint/gguf/tensor_names.h"
 #include "loader/checkpoint/weight_store.h"
 #include "loader/config/decoder_tensors.h"
 #include "tests/loader/gguf_samples.h"
