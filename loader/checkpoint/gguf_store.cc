@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "loader/checkpoint/gguf_store.h"
 
+#include <algorithm>
 #include <deque>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -59,10 +61,20 @@ struct Stored {
   }
 };
 
+// Files from before April 2024 have a tensor for each expert; later ones have one for all experts of a layer.
+bool HasOwnExperts(const gguf::Model& model) {
+  return std::none_of(model.tensors().begin(), model.tensors().end(),
+                      [](const auto& named) { return named.first.find("_exps.") != std::string::npos; });
+}
+
 class GgufStore final : public IndexedStore {
  public:
   GgufStore(gguf::Model model, const DecoderConfig& config, const std::filesystem::path& path)
-      : IndexedStore(path.string()), path_(path), model_(std::move(model)), permutes_(gguf::PermutesHeads(model_)) {
+      : IndexedStore(path.string()),
+        path_(path),
+        model_(std::move(model)),
+        permutes_(gguf::PermutesHeads(model_)),
+        has_own_experts_(HasOwnExperts(model_)) {
     std::set<std::string, std::less<>> used;
     for (const DecoderTensor& expected : DecoderTensors(config)) AddTensor(expected, config, &used);
     if (config.tie_word_embeddings) AddAlias(kLmHeadName, kEmbeddingName);
@@ -84,25 +96,42 @@ class GgufStore final : public IndexedStore {
  private:
   WeightSource Source(size_t i) const override { return stored_[i].Source(); }
 
+  const gguf::StoredTensor& Find(const DecoderTensor& expected, const gguf::TensorName& name) const {
+    const gguf::StoredTensor* found = name.name.empty() ? nullptr : model_.Find(name.name);
+    if (found != nullptr) return *found;
+    throw InvalidInput(path_.string() + ": tensor " + Quoted(name.name.empty() ? expected.name : name.name) +
+                       " is missing");
+  }
+
+  // Experts of one matrix are of one type, as llama.cpp makes one tensor of theirs.
+  void CheckExpertType(const std::string& all_experts, const gguf::StoredTensor& own) {
+    const gguf::Type type = own.tensor->type;
+    const gguf::Type first = expert_types_.emplace(all_experts, type).first->second;
+    if (type == first) return;
+    throw InvalidInput(own.part->path.string() + ": tensor " + Quoted(own.tensor->name) + ": expected type " +
+                       std::string(gguf::InfoOf(first).name) + ", as expert 0 has, got " +
+                       std::string(gguf::InfoOf(type).name));
+  }
+
   void AddTensor(const DecoderTensor& expected, const DecoderConfig& config, std::set<std::string, std::less<>>* used) {
     const bool is_fused = !expected.fused.empty();
-    const gguf::TensorName name =
+    gguf::TensorName name =
         gguf::NameInGguf(is_fused ? expected.fused : expected.name, HasOutNorms(*config.architecture));
-    const gguf::StoredTensor* found = name.name.empty() ? nullptr : model_.Find(name.name);
-    if (found == nullptr) {
-      throw InvalidInput(path_.string() + ": tensor " + Quoted(name.name.empty() ? expected.name : name.name) +
-                         " is missing");
-    }
+    const std::string all_experts = name.name;
+    const bool is_own = has_own_experts_ && name.expert >= 0;
+    if (is_own) name = {name.own};
+    const gguf::StoredTensor& found = Find(expected, name);
+    if (is_own) CheckExpertType(all_experts, found);
     used->insert(name.name);
-    const gguf::Tensor& tensor = *found->tensor;
+    const gguf::Tensor& tensor = *found.tensor;
     std::vector<int64_t> shape = expected.shape;
     if (is_fused) shape.front() = expected.fused_rows;
-    if (name.expert >= 0) shape.insert(shape.begin(), tensor.shape.front());
-    if (tensor.shape != shape || name.expert >= shape.front()) {
-      throw InvalidInput(found->part->path.string() + ": tensor " + Quoted(tensor.name) + ": expected shape " +
+    if (name.expert >= 0) shape.insert(shape.begin(), config.num_experts);
+    if (tensor.shape != shape) {
+      throw InvalidInput(found.part->path.string() + ": tensor " + Quoted(tensor.name) + ": expected shape " +
                          ShapeText(shape) + " by the metadata, got " + ShapeText(tensor.shape));
     }
-    Stored stored{found->part, found->data(), PlainType(tensor.type), nullptr};
+    Stored stored{found.part, found.data(), PlainType(tensor.type), nullptr};
     if (name.expert >= 0) {
       const size_t size = stored.bytes.size() / static_cast<size_t>(shape.front());
       stored.bytes = stored.bytes.subspan(size * static_cast<size_t>(name.expert), size);
@@ -127,14 +156,16 @@ class GgufStore final : public IndexedStore {
       stored.decoder = &rotary_rows_.emplace_back(source, config.head_dim, config.RotaryDim());
     }
     Add({expected.name, stored.decoder != nullptr ? DType::kF32 : *stored.plain, expected.shape,
-         found->part->path.string(), std::string(gguf::InfoOf(tensor.type).name)});
+         found.part->path.string(), std::string(gguf::InfoOf(tensor.type).name)});
     stored_.push_back(stored);
   }
 
   std::filesystem::path path_;
   gguf::Model model_;
   bool permutes_;
-  std::deque<gguf::RowDecoder> decoders_;  // their addresses stay
+  bool has_own_experts_;
+  std::map<std::string, gguf::Type> expert_types_;  // of those, by the name that a tensor of all has
+  std::deque<gguf::RowDecoder> decoders_;           // their addresses stay
   std::deque<RotaryRows> rotary_rows_;
   std::vector<Stored> stored_;  // of tensors()
 };

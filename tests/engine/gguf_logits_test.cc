@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <span>
 #include <string>
@@ -144,6 +146,47 @@ TEST_P(GgufLogits, Families) {
     const std::filesystem::path file = scratch / (model.name + ".gguf");
     WriteFile(file, GgufOf(OpenModelFiles(model.folder.string())).Bytes());
     ExpectSame(backend, file, model.folder, model.prompt);
+  }
+}
+
+// Numbers as Q8_0 stores them, near enough. Requires: rows of whole blocks of 32.
+std::string InQ8(const std::string& floats) {
+  constexpr size_t kBlock = 32;
+  std::vector<float> values(floats.size() / sizeof(float));
+  std::memcpy(values.data(), floats.data(), floats.size());
+  std::string blocks;
+  for (size_t first = 0; first < values.size(); first += kBlock) {
+    const std::span<const float> block = std::span(values).subspan(first, kBlock);
+    float largest = 0;
+    for (const float value : block) largest = std::max(largest, std::abs(value));
+    const uint16_t scale = FloatToF16(largest / 127);
+    blocks.append(reinterpret_cast<const char*>(&scale), sizeof(scale));
+    for (const float value : block) blocks += static_cast<char>(std::lround(value / (largest / 127)));
+  }
+  return blocks;
+}
+
+// Files of before April 2024 have a tensor for each expert: the same numbers, plain and in blocks.
+TEST_P(GgufLogits, ExpertsOfTheirOwn) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  const TempDir scratch;
+  std::vector<LogitsModel> models = RandomFamilyModels(scratch.path());
+  std::erase_if(models, [](const LogitsModel& model) { return model.name != "random-mixtral"; });
+  if (FindSharedFolder()) models.push_back(SharedFamilyModel("tiny-mixtral"));
+  for (const LogitsModel& model : models) {
+    SCOPED_TRACE(model.name);
+    GgufBuilder file = GgufOf(OpenModelFiles(model.folder.string()));
+    WriteFile(scratch / "own.gguf", WithOwnExperts(file).Bytes());
+    ExpectSame(backend, scratch / "own.gguf", model.folder, model.prompt);
+    for (GgufBuilder::Tensor& tensor : file.tensors) {
+      const bool has_blocks = tensor.type == 0 && tensor.dims.front() % 32 == 0;
+      if (tensor.name.find("_exps.") == std::string::npos || !has_blocks) continue;
+      tensor.data = InQ8(tensor.data);
+      tensor.type = 8;
+    }
+    WriteFile(scratch / "merged.gguf", file.Bytes());
+    WriteFile(scratch / "own.gguf", WithOwnExperts(file).Bytes());
+    ExpectSame(backend, scratch / "own.gguf", scratch / "merged.gguf", model.prompt);
   }
 }
 

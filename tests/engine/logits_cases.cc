@@ -199,14 +199,7 @@ std::vector<LogitsModel> RandomFamilyModels(const std::filesystem::path& scratch
   config.sparse_layers = {true, false, true};
   add("random-qwen3-moe", config);
 
-  config = TinyLlamaConfig();
-  config.architecture = FindArchitecture("mixtral");
-  config.num_experts = 5;
-  config.num_experts_per_tok = 2;
-  config.moe_intermediate_size = config.intermediate_size;
-  config.norm_topk_prob = true;
-  config.sparse_layers.assign(static_cast<size_t>(config.num_hidden_layers), true);
-  add("random-mixtral", config);
+  add("random-mixtral", TinyMixtralConfig());
 
   config = TinyLlamaConfig();
   config.architecture = FindArchitecture("mistral");

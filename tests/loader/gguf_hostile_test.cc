@@ -12,6 +12,7 @@
 #include "tests/loader/gguf_samples.h"
 #include "tests/support/expect_invalid.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/tiny_model.h"
 
 namespace stoch::test {
 namespace {
@@ -175,6 +176,50 @@ TEST(GgufHostile, Models) {
         file.tensors.push_back({"rope_freqs.weight", {8}, 0, std::string(32, 0)});
       },
       {"rope_freqs.weight", "expected 64 numbers in F32"});
+}
+
+// Mixtral with a tensor for each expert, one of them broken.
+TEST(GgufHostile, ExpertsOfTheirOwn) {
+  const TempDir scratch;
+  TinyModel model;
+  model.config = TinyMixtralConfig();
+  WriteTinyModel(scratch / "m", model);
+  const GgufBuilder merged = GgufOf(OpenModelFiles((scratch / "m").string()));
+  const auto refused = [&](const std::function<void(GgufBuilder&)>& edit, Parts parts) {
+    GgufBuilder file = WithOwnExperts(merged);
+    edit(file);
+    ExpectRefused(file.Bytes(), parts);
+  };
+  for (const std::string name : {"blk.1.ffn_up.3.weight", "blk.0.ffn_gate.0.weight", "blk.1.ffn_down.4.weight"}) {
+    refused([&](GgufBuilder& file) { std::erase_if(file.tensors, [&](const auto& t) { return t.name == name; }); },
+            {"tensor \"" + name + "\" is missing"});
+  }
+  refused(
+      [](GgufBuilder& file) {
+        file.Find("blk.0.ffn_down.2.weight").dims = {64, 172};
+      },
+      {"blk.0.ffn_down.2.weight", "expected shape [64, 172] by the metadata, got [172, 64]"});
+  refused(
+      [](GgufBuilder& file) {
+        GgufBuilder::Tensor& expert = file.Find("blk.1.ffn_gate.4.weight");
+        expert.type = 1;
+        expert.data.resize(expert.data.size() / 2);
+      },
+      {"blk.1.ffn_gate.4.weight", "expected type F32, as expert 0 has, got F16"});
+  refused(
+      [](GgufBuilder& file) {
+        GgufBuilder::Tensor more = file.Find("blk.0.ffn_up.4.weight");
+        more.name = "blk.0.ffn_up.5.weight";
+        file.tensors.push_back(more);
+      },
+      {"blk.0.ffn_up.5.weight", "expected only the tensors"});
+  GgufBuilder both = WithOwnExperts(merged), more = merged;
+  both.tensors.push_back(more.Find("blk.0.ffn_gate_exps.weight"));
+  ExpectRefused(both.Bytes(), {"_exps.weight\" is missing"});
+  GgufBuilder::Tensor& all = more.Find("blk.1.ffn_up_exps.weight");
+  all.data += all.data.substr(0, all.data.size() / all.dims.back());
+  ++all.dims.back();
+  ExpectRefused(more.Bytes(), {"blk.1.ffn_up_exps.weight", "expected shape [5, 172, 64]", "got [6, 172, 64]"});
 }
 
 // A key that would be ignored could change what the model computes.

@@ -263,4 +263,26 @@ GgufBuilder GgufOf(const ModelFiles& folder) {
   return file;
 }
 
+GgufBuilder WithOwnExperts(const GgufBuilder& file) {
+  constexpr std::string_view kAll = "_exps";
+  GgufBuilder own = file;
+  own.tensors.clear();
+  for (const GgufBuilder::Tensor& tensor : file.tensors) {
+    const size_t at = tensor.name.find(kAll);
+    if (at == std::string::npos) {
+      own.tensors.push_back(tensor);
+      continue;
+    }
+    const size_t bytes = tensor.data.size() / tensor.dims.back();
+    for (size_t expert = 0; expert < tensor.dims.back(); ++expert) {
+      GgufBuilder::Tensor one = tensor;
+      one.name.replace(at, kAll.size(), "." + std::to_string(expert));
+      one.dims.pop_back();
+      one.data = tensor.data.substr(expert * bytes, bytes);
+      own.tensors.push_back(std::move(one));
+    }
+  }
+  return own;
+}
+
 }  // namespace stoch::test

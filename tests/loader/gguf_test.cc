@@ -265,6 +265,9 @@ TEST(GgufConfig, TensorNames) {
   expect("model.layers.3.self_attn.k_proj.weight", "blk.3.attn_k.weight", -1, Heads::kKey);
   expect("model.layers.0.self_attn.q_norm.weight", "blk.0.attn_q_norm.weight");
   expect("model.layers.12.mlp.experts.17.down_proj.weight", "blk.12.ffn_down_exps.weight", 17);
+  EXPECT_EQ(NameInGguf("model.layers.12.mlp.experts.17.down_proj.weight").own, "blk.12.ffn_down.17.weight");
+  EXPECT_EQ(NameInGguf("model.layers.2.block_sparse_moe.experts.7.w1.weight").own, "blk.2.ffn_gate.7.weight");
+  EXPECT_EQ(NameInGguf("model.layers.12.mlp.down_proj.weight").own, "");
   expect("model.layers.12.mlp.gate.weight", "blk.12.ffn_gate_inp.weight");
   expect("model.layers.12.mlp.experts.x.down_proj.weight", "");
   expect("model.layers.12", "");

@@ -72,6 +72,17 @@ DecoderConfig TinyLlamaConfig() {
   return config;
 }
 
+DecoderConfig TinyMixtralConfig() {
+  DecoderConfig config = TinyLlamaConfig();
+  config.architecture = FindArchitecture("mixtral");
+  config.num_experts = 5;
+  config.num_experts_per_tok = 2;
+  config.moe_intermediate_size = config.intermediate_size;
+  config.norm_topk_prob = true;
+  config.sparse_layers.assign(static_cast<size_t>(config.num_hidden_layers), true);
+  return config;
+}
+
 std::vector<StoredTensor> TinyModelTensors(const TinyModel& model) {
   std::vector<StoredTensor> tensors;
   for (const DecoderTensor& tensor : DecoderTensors(model.config)) {

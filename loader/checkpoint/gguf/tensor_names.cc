@@ -30,8 +30,8 @@ TensorName NameInGguf(std::string_view name, bool has_out_norms) {
                                                                       {"self_attn.qkv_proj", "attn_qkv"},
                                                                       {"mlp.gate_up_proj", "ffn_up"}};
   constexpr std::pair<std::string_view, std::string_view> kExpertParts[] = {
-      {"gate_proj", "ffn_gate_exps"}, {"up_proj", "ffn_up_exps"}, {"down_proj", "ffn_down_exps"},
-      {"w1", "ffn_gate_exps"},        {"w3", "ffn_up_exps"},      {"w2", "ffn_down_exps"}};
+      {"gate_proj", "ffn_gate"}, {"up_proj", "ffn_up"}, {"down_proj", "ffn_down"},
+      {"w1", "ffn_gate"},        {"w3", "ffn_up"},      {"w2", "ffn_down"}};
   for (const auto& [whole, gguf] : kWhole) {
     if (whole == name) return {std::string(gguf)};
   }
@@ -55,7 +55,9 @@ TensorName NameInGguf(std::string_view name, bool has_out_norms) {
     if (error != std::errc() || end == part.data() + part.size() || expert < 0) return {};
     part.remove_prefix(static_cast<size_t>(end - part.data()) + 1);
     for (const auto& [expert_part, gguf] : kExpertParts) {
-      if (expert_part == part) return {block + std::string(gguf) + suffix, expert};
+      if (expert_part != part) continue;
+      const std::string matrix = block + std::string(gguf);
+      return {matrix + "_exps" + suffix, expert, matrix + "." + std::to_string(expert) + suffix};
     }
     return {};
   }

@@ -15,8 +15,9 @@ inline constexpr std::string_view kLongFactors = "rope_factors_long.weight";
 
 // Where a tensor of a Hugging Face checkpoint is.
 struct TensorName {
-  std::string name;                                               // "" if GGUF has no such tensor
-  int64_t expert = -1;                                            // the slice of a tensor of all experts
+  std::string name;      // "" if GGUF has no such tensor
+  int64_t expert = -1;   // the slice of a tensor of all experts
+  std::string own = {};  // of that expert alone, in files from before April 2024
   enum class Heads { kNone, kQuery, kKey } heads = Heads::kNone;  // whose rows llama.cpp permutes, where PermutesHeads
 };
 // has_out_norms: as Architecture has; the norm named post_attention_layernorm is then one of that output.
