@@ -29,8 +29,10 @@ class ThreadLinks {
     for (int rank = 0; rank < count; ++rank) links_.push_back(std::make_unique<Link>(this, rank, count));
   }
   RankLink& link(int rank) { return *links_[static_cast<size_t>(rank)]; }
-  // Requires: no message is on its way.
-  void Change(OnMessage on_message) { on_message_ = std::move(on_message); }
+  void Change(OnMessage on_message) {
+    const std::lock_guard lock(mutex_);
+    on_message_ = std::move(on_message);
+  }
   // Messages so far from one rank to another.
   int Sent(int from, int to) {
     const std::lock_guard lock(mutex_);
