@@ -72,16 +72,56 @@ class EndsInTime {
   std::jthread thread_;
 };
 
-// Ends all ranks, this one included, whatever MPI does.
-[[noreturn]] void EndAll(MpiLink& link) {
-  spdlog::default_logger()->flush();
+// Ends this process, whatever holds it up: MPI, or a log that nobody reads.
+void EndSoon() {
   std::thread([] {
     std::this_thread::sleep_for(std::chrono::seconds(2));
     _exit(kDeviceFailure);
   }).detach();
+}
+
+// Ends all ranks, this one included.
+[[noreturn]] void EndAll(MpiLink& link) {
+  EndSoon();
+  spdlog::default_logger()->flush();
   link.Abort(kDeviceFailure);
   _exit(kDeviceFailure);
 }
+
+// Ends this process where a call of MPI does not come back (MpiLink::calls), once `tell` has heard of it.
+class EndsWhereStuck {
+ public:
+  EndsWhereStuck(const MpiLink& link, std::function<void(const std::string& why)> tell)
+      : thread_([&link, tell = std::move(tell)](const std::stop_token& stop) { Watch(link, tell, stop); }) {}
+
+ private:
+  static void Watch(const MpiLink& link, const std::function<void(const std::string&)>& tell,
+                    const std::stop_token& stop) {
+    constexpr std::chrono::milliseconds kLook(500);
+    constexpr int kLooks = 10;  // and no time by the clock: this process may have been stopped too
+    std::mutex mutex;
+    std::condition_variable_any changed;
+    std::unique_lock lock(mutex);
+    uint64_t call = 0;
+    for (int looks = 0; looks < kLooks;) {
+      changed.wait_for(lock, stop, kLook, [] { return false; });
+      if (stop.stop_requested()) return;
+      const uint64_t now = link.calls();
+      looks = now % 2 == 1 && now == call ? looks + 1 : 0;
+      call = now;
+    }
+    const std::string why = fmt::format(
+        "MPI does not return from a call within {} s: a rank is lost, and the launcher does not end the others",
+        std::chrono::duration_cast<std::chrono::seconds>(kLook * kLooks).count());
+    EndSoon();
+    tell(why);
+    spdlog::error("rank {} ({}): {}", link.rank(), link.host(), why);
+    spdlog::default_logger()->flush();
+    _exit(kDeviceFailure);
+  }
+
+  std::jthread thread_;
+};
 
 // How long an opening rank may say nothing: reading one tensor takes longer than a pass.
 std::chrono::seconds OpeningLimitOf(const DeviceOptions& devices) {
@@ -189,6 +229,7 @@ ExitCode RunOnRanks(DeviceOptions* devices, const std::string& model, const std:
   MpiLink& link = mpi.link();
   if (link.count() == 1) throw InvalidInput("--ranks mpi: one rank: start it with mpirun or srun");
   if (link.rank() > 0) {
+    const EndsWhereStuck watched(link, [](const std::string&) {});
     try {
       Follow(link, *devices, model);
     } catch (const std::exception& error) {
@@ -197,6 +238,7 @@ ExitCode RunOnRanks(DeviceOptions* devices, const std::string& model, const std:
     return kDone;
   }
   RankJob job(link, Commit(), link.host());
+  const EndsWhereStuck watched(link, [&job](const std::string& why) { job.TellStuck(why); });
   try {
     return Lead(job, link, devices, body);
   } catch (const LostRank& error) {

@@ -24,8 +24,9 @@ void AddRankDivision(CLI::App& command, RankOptions* options, CLI::Option* ranks
                   with + "layers of each rank, 40,43,43; default: as many bytes on each as they go")
       ->needs(ranks);
   command
-      .add_option("--rank-limit", options->limit_s,
-                  with + "seconds without a sign of life after which a rank is lost; 0 = 10 with GPUs, 120 on CPUs")
+      .add_option(
+          "--rank-limit", options->limit_s,
+          with + "seconds without a sign of life after which a rank is lost; 0 = 10 with --device cuda, else 120")
       ->check(CLI::Range(0, 86400))
       ->needs(ranks);
 }

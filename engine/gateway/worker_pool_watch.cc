@@ -16,6 +16,8 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr milliseconds kWatch{100};
+constexpr seconds kStoppedLauncher{
+    5};  // then nobody ends a job that has lost a rank: what stands still for so long has
 constexpr milliseconds kLongestWatch{500};  // what one of them counts at most: this process may have been stopped too
 
 std::string Seconds(std::chrono::steady_clock::duration time) {
@@ -96,7 +98,8 @@ void WorkerPool::WatchOne(Replica& replica, Clock::duration elapsed) {
   replica.seen = std::move(report);
   const milliseconds silence_limit = SilenceLimit(replica);
   SetSilent(replica, replica.seen.alive != 0 && replica.silent >= std::min(kSilentAfter, silence_limit));
-  if (replica.silent < silence_limit && replica.stuck < StallLimit(replica)) return;
+  const bool is_on_its_own = replica.stuck >= kStoppedLauncher && replica.process->IsLauncherStopped();
+  if (replica.silent < silence_limit && replica.stuck < StallLimit(replica) && !is_on_its_own) return;
   replica.stalled = true;
   replica.stopped = replica.process->IsStopped();
   replica.process->Kill();

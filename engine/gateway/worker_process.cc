@@ -236,6 +236,8 @@ void WorkerProcess::Kill() {
 
 bool WorkerProcess::IsStopped() const { return IsProcessStopped(pid_) || (worker_ != 0 && IsProcessStopped(worker_)); }
 
+bool WorkerProcess::IsLauncherStopped() const { return is_launched_ && IsProcessStopped(pid_); }
+
 void WorkerProcess::Look() {
   if (asked_to_end_) Kill();
   if (how_.empty()) return OnDeath();

@@ -54,6 +54,7 @@ class WorkerProcess {
   // back before there are new ones.
   void Kill();
   bool IsStopped() const;  // by SIGSTOP or a debugger
+  bool IsLauncherStopped() const;
   // To be called now and then: has the events follow that were lost for want of memory.
   void Look();
 

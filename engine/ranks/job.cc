@@ -372,6 +372,16 @@ void RankJob::End() {
   for (int to = 1; to < link_.count(); ++to) SendText(link_, to, "");
 }
 
+void RankJob::OnStuck(std::function<void(const std::string&)> on_stuck) {
+  const std::lock_guard lock(stuck_mutex_);
+  on_stuck_ = std::move(on_stuck);
+}
+
+void RankJob::TellStuck(const std::string& why) {
+  const std::lock_guard lock(stuck_mutex_);
+  if (on_stuck_) on_stuck_(why);
+}
+
 std::string RankJob::NameOfHost(int rank) const {
   if (rank == 0) return " (" + host_ + ")";
   const auto index = static_cast<size_t>(rank - 1);

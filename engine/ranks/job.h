@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -78,6 +79,10 @@ class RankJob {
   std::vector<RankReport> Describe(const std::string& model, const ModelFiles& files, const EngineOptions& options,
                                    std::span<const int64_t> layers, const std::string& about);
   void End();  // no model follows
+  // What is to be done where the thread of the link does not come back from a call, before this process ends: on another thread.
+  // Returns once nothing of what was to be done before runs any more.
+  void OnStuck(std::function<void(const std::string& why)> on_stuck);
+  void TellStuck(const std::string& why);  // Threads: any
   // " (hostB)", where that rank has said it; else "".
   std::string NameOfHost(int rank) const;
 
@@ -101,6 +106,8 @@ class RankJob {
   bool is_open_ = false;
   double hop_us_ = 0;  // from here
   std::vector<RankReport> reports_;
+  std::mutex stuck_mutex_;
+  std::function<void(const std::string&)> on_stuck_;
   std::jthread alive_;  // tells that
 };
 

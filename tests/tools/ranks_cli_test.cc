@@ -242,20 +242,21 @@ TEST_F(RanksCli, WhatChangesOnItsWayIsRefusedByName) {
   const auto words = WithDemo("generate", {"--prompt", "Once upon a time", "--max-tokens", "16", "--quiet"});
   // As the model is opened: round trips with the rank before and with the next one, one more than are measured.
   constexpr int kHopMessages = 2 * 21;
-  const auto run = [&](const std::string& rank, const std::string& fault) {
+  const auto run = [&](const std::string& rank, const std::string& fault, const std::string& limit = "2") {
     WriteFile(
         folder / "rank",
         "#!/bin/sh\nshift\nexport STOCH_TEST_MPI=" + Quoted(fs::path(StochBinary()).parent_path() / "libstoch_mpi.so") +
             " STOCH_TEST_MPI_RANK=" + rank + " STOCH_TEST_MPI_FAULT=" + fault +
             " STOCH_TEST_MPI_FIRST=" + std::to_string(kHopMessages + 7) + "\nexec " + Quoted(program) + " \"$@\"\n");
     fs::permissions(folder / "rank", fs::perms::owner_all);
-    return RunRanks(3, OnRanks(words, {"--rank-limit", "2"}), folder / "rank");
+    return RunRanks(3, OnRanks(words, {"--rank-limit", limit}), folder / "rank");
   };
   const std::string whole = RunStoch(words).out;
   EXPECT_EQ(run("1", "none").out, whole);
-  const auto expect_lost = [&](const std::string& rank, const std::string& fault, const std::string& part) {
+  const auto expect_lost = [&](const std::string& rank, const std::string& fault, const std::string& part,
+                               const std::string& limit = "2") {
     SCOPED_TRACE("rank " + rank + " " + fault);
-    const ProcessResult result = run(rank, fault);
+    const ProcessResult result = run(rank, fault, limit);
     EXPECT_EQ(result.exit_code, 3) << result.err;
     EXPECT_TRUE(whole.starts_with(result.out)) << result.out;  // as far as it came
     EXPECT_NE(result.out, whole);
@@ -268,6 +269,9 @@ TEST_F(RanksCli, WhatChangesOnItsWayIsRefusedByName) {
   expect_lost("1", "repeat", " was to come");
   expect_lost("1", "silent", "sent nothing for 2000 ms");
   expect_lost("2", "silent", "sent nothing for 2000 ms");
+  // Sooner than anybody takes it for lost.
+  expect_lost("0", "stuck", "MPI does not return from a call within 5 s", "60");
+  expect_lost("1", "stuck", "MPI does not return from a call within 5 s", "60");
   // It begins to arrive at rank 2, and that is all.
   const ProcessResult half = run("2", "half");
   EXPECT_EQ(half.exit_code, 3) << half.err;

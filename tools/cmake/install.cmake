@@ -50,7 +50,7 @@ if(NOT CMAKE_CROSSCOMPILING)
     install(FILES ${PROJECT_BINARY_DIR}/described/${folder}/${file} DESTINATION ${folder} COMPONENT program)
   endforeach()
 endif()
-if(TARGET stoch_mpi)  # as tools/stoch/run_on_ranks.cc looks for it
+if(TARGET stoch_mpi)  # as app/run_on_ranks.cc looks for it
   install(TARGETS stoch_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/stoch COMPONENT program)
 endif()
 # Looked for from the program's folder upwards (app/demo_model.h), so not where CMAKE_INSTALL_DATADIR may lie.

@@ -80,6 +80,7 @@ void MpiLink::Check(int code, int rank, const char* what) {
 
 void MpiLink::Send(int to, std::span<const std::byte> message) {
   const std::lock_guard lock(mutex_);
+  const Call call(calls_);
   Check(std::exchange(send_error_, 0), to, kCannotSend);
   Check(mpi_->send(to, message.data(), message.size()), to, kCannotSend);
   Check(mpi_->progress(&unsent_), to, kCannotSend);  // a small one is on its way by now
@@ -90,10 +91,11 @@ void MpiLink::SendOn(const std::stop_token& stop) {
   constexpr std::chrono::microseconds kNap(20);
   std::unique_lock lock(mutex_);
   while (has_unsent_.wait(lock, stop, [this] { return unsent_ > 0; })) {
-    if (const int32_t code = mpi_->progress(&unsent_); code != 0) {
-      send_error_ = code;
-      return;
+    {
+      const Call call(calls_);
+      send_error_ = mpi_->progress(&unsent_);
     }
+    if (send_error_ != 0) return;
     lock.unlock();
     std::this_thread::sleep_for(kNap);
     lock.lock();
@@ -105,6 +107,7 @@ bool MpiLink::HasArrived(int from, size_t max_bytes) {
   const std::lock_guard lock(mutex_);
   Check(std::exchange(send_error_, 0), from, kCannotSend);
   if (arrived_.contains(from)) return true;
+  const Call call(calls_);
   int is_there = 0;
   if (arriving_from_ < 0) {
     size_t bytes = 0;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -46,8 +47,24 @@ class MpiLink final : public RankLink {
   std::vector<std::byte> Take(int from) override;
   // Ends all ranks. May return where one cannot be reached.
   void Abort(int exit_code);
+  // Grows as a call of MPI begins and as it ends: odd within one. No call waits for a rank, but Open MPI that has lost one has
+  // its launcher end the job, and waits for that within the call, however long. Threads: any.
+  uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
 
  private:
+  // A call of MPI, by whoever has the mutex.
+  class Call {
+   public:
+    explicit Call(std::atomic<uint64_t>& calls) : calls_(calls) { Count(); }
+    ~Call() { Count(); }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+   private:
+    void Count() { calls_.store(calls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
+    std::atomic<uint64_t>& calls_;
+  };
+
   void Check(int code, int rank, const char* what);
   // Begins to take a message that is there. Returns: whether all of it has arrived.
   bool HasArrived(int from, size_t max_bytes);
@@ -62,6 +79,7 @@ class MpiLink final : public RankLink {
   std::condition_variable_any has_unsent_;
   int32_t unsent_ = 0;      // messages that MPI still reads
   int32_t send_error_ = 0;  // of the thread: the next call says it
+  std::atomic<uint64_t> calls_ = 0;
   std::atomic<bool> is_lost_ = false;
   int arriving_from_ = -1;                         // -1: no message has begun to arrive
   std::vector<std::byte> arriving_;                // MPI writes to it, also where nobody waits any more

@@ -141,9 +141,7 @@ std::vector<Loss> Losses() {
   losses.push_back({"the launcher is killed", Part::kLauncher});
   losses.push_back({"the last rank crashes", Part::kRank, last, SIGSEGV});
   losses.push_back({"rank 0 is stopped", Part::kRank, 0, SIGSTOP});
-  // Rank 0 waits in MPI for the launcher, until the gateway's --stall-limit.
-  losses.push_back(
-      {"the launcher is stopped, then the last rank killed", Part::kRankOfStoppedLauncher, last, SIGKILL, seconds(25)});
+  losses.push_back({"the launcher is stopped, then the last rank killed", Part::kRankOfStoppedLauncher, last});
   if (std::getenv("STOCH_TEST_CUT") != nullptr) {
     losses.push_back({"the launcher's daemon on the last host is killed", Part::kDaemon});
     losses.push_back({"the network is cut", Part::kNetworkOfLast});
@@ -308,6 +306,34 @@ TEST_F(LaunchedWorker, AnyPartOfItIsLostAndEveryAnswerIsThatOfOneProcess) {
   EXPECT_TRUE(job.IsGone(seconds(10)));
   EXPECT_EQ(LeftFolders(), std::vector<std::string>()) << server.Log();
   EXPECT_EQ(LeftSessions(launchers, begin_of_all), std::vector<std::string>());
+}
+
+// A launcher that is stopped ends no job, and without limits given nobody takes a rank for lost in less than 120 s.
+TEST_F(LaunchedWorker, ARankThatAStoppedLauncherLosesIsMissed) {
+  const auto lose = [](uint16_t port) {
+    const RunningJob job = JobOf(port);
+    ASSERT_TRUE(job.is_whole());
+    kill(job.launcher, SIGSTOP);
+    kill(job.ranks.back(), SIGKILL);
+    EXPECT_TRUE(job.IsGone(seconds(10)));
+  };
+  // By shared memory nobody hears of it: rank 0 waits for rows.
+  Serving shared({"--launch", "mpirun -n 2"});
+  ASSERT_TRUE(shared.Logs("ready")) << shared.Log();
+  const Json request = {{"prompt", "Once"}, {"max_tokens", 400}, {"ignore_eos", true}, {"seed", 3}, {"stream", true}};
+  const Json alone = Ask(shared.port(), request);
+  std::thread client([&] { EXPECT_EQ(Ask(shared.port(), request), alone); });
+  AwaitTokens(shared.port(), 40);
+  lose(shared.port());
+  client.join();
+  EXPECT_TRUE(shared.Logs("worker_stalled")) << shared.Log();
+  if (std::system("mpirun --version 2>/dev/null | grep -q 'Open MPI'") != 0) return;
+  // Over TCP its connection ends: Open MPI asks the launcher to end the job, and waits in the call, also where nobody asks for tokens.
+  Serving tcp({"--launch", "mpirun -n 2 --mca pml ob1 --mca btl tcp,self"});
+  ASSERT_TRUE(tcp.Logs("ready")) << tcp.Log();
+  lose(tcp.port());
+  EXPECT_TRUE(tcp.Logs("MPI does not return from a call")) << tcp.Log();
+  EXPECT_EQ(Ask(tcp.port(), request), alone);
 }
 
 TEST_F(LaunchedWorker, ItEndsWithItsGateway) {

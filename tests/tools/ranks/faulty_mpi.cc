@@ -6,7 +6,9 @@
 //   repeat  what was sent before is sent again in place of what comes next
 //   silent  nothing is sent any more
 //   half    rows that are sent to it begin to arrive, and that is all
+//   stuck   the call that sends them does not return
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -66,6 +68,7 @@ int32_t Send(int32_t to, const void* message, size_t bytes) {
   const bool begins = has_rows && faults.seen == faults.first;
   if (faults.kind == "silent" && faults.seen >= faults.first) return 0;
   std::vector<char> copy(static_cast<const char*>(message), static_cast<const char*>(message) + bytes);
+  while (begins && faults.kind == "stuck") pause();
   if (begins && faults.kind == "flip") copy[bytes - sizeof(float)] ^= 1;
   if (begins && faults.kind == "repeat" && !faults.last.empty()) copy = faults.last;
   if (has_rows) faults.last = copy;

@@ -108,6 +108,23 @@ ipc::GatewayFds GatewayOf(const Options& options) {
   }
 }
 
+// While it is there, a gateway hears of a job that is about to end because rank 0 does not come back from a call.
+class TellsOfStuckRanks {
+ public:
+  TellsOfStuckRanks(RankJob* job, serve::Worker* worker) : job_(job) {
+    if (job_ == nullptr) return;
+    job_->OnStuck([worker](const std::string& why) { worker->Fail("rank 0: " + why, kDeviceFailure, true); });
+  }
+  ~TellsOfStuckRanks() {
+    if (job_ != nullptr) job_->OnStuck(nullptr);
+  }
+  TellsOfStuckRanks(const TellsOfStuckRanks&) = delete;
+  TellsOfStuckRanks& operator=(const TellsOfStuckRanks&) = delete;
+
+ private:
+  RankJob* job_;
+};
+
 ExitCode Run(const Options& options) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   // Asked to end are gateways: a worker ends with the last request of its own. Launchers ask all that they have started.
@@ -118,7 +135,9 @@ ExitCode Run(const Options& options) {
   const ServeLog log(options.engine.quiet);
   const ipc::GatewayFds gateway = GatewayOf(options);
   serve::Worker worker(gateway.socket_fd, gateway.page_fd);
-  if (RankJob* job = options.engine.device.ranks.job; job != nullptr) {
+  RankJob* const job = options.engine.device.ranks.job;
+  const TellsOfStuckRanks tells(job, &worker);
+  if (job != nullptr) {
     job->link().OnHeartbeat([&worker](const std::string& where) { worker.MarkRank(where); });
   }
   ExitCode code = kDone;
