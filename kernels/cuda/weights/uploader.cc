@@ -17,6 +17,8 @@ namespace stoch::cuda {
 namespace {
 
 constexpr int64_t kSlabBytes = int64_t{32} << 20;
+constexpr int64_t kDecodedSlabBytes = int64_t{64} << 20;  // starting threads takes a share of each
+constexpr int64_t kDecodeThreads = 16;                    // more take longer to start than they save
 // One core copies 5 to 10 GB/s out of the page cache; a few cores keep up with PCIe.
 constexpr int64_t kCopyThreads = 4;
 constexpr int64_t kMinBytesPerThread = int64_t{1} << 20;
@@ -33,12 +35,13 @@ void ParallelCopy(char* to, const char* from, int64_t bytes) {
   std::memcpy(to, from, static_cast<size_t>(std::min(piece, bytes)));
 }
 
-// Decodes `count` elements from element `first` of the part on, whole rows per thread, on all cores: decoding is slower
+// Decodes `count` elements from element `first` of the part on, whole rows per thread, on up to kDecodeThreads cores: decoding is slower
 // than PCIe.
 void ParallelDecode(const WeightSource& part, int64_t first, int64_t count, float* to) {
   const int64_t cores = UsableThreads();
   const int64_t rows = count / part.cols;
-  const int64_t pieces = std::clamp<int64_t>(count * 4 / kMinBytesPerThread, 1, std::min(cores, rows));
+  const int64_t pieces =
+      std::clamp<int64_t>(count * 4 / kMinBytesPerThread, 1, std::min({cores, rows, kDecodeThreads}));
   const int64_t piece = (rows + pieces - 1) / pieces * part.cols;
   const auto decode = [&](int64_t begin) {
     part.decoder->Decode(part.first + first + begin, std::min(piece, count - begin), to + begin);
@@ -112,7 +115,8 @@ void Uploader::ForEachSlab(std::span<const WeightSource> parts, int64_t granule,
     STOCH_CHECK(dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16);
     STOCH_CHECK(part_first % granule == 0);
     const int64_t row_bytes = part.cols * static_cast<int64_t>(DTypeSize(dtype));
-    const int64_t slab_rows = std::max<int64_t>(1, kSlabBytes / (row_bytes * granule)) * granule;
+    const int64_t slab_bytes = part.decoder != nullptr ? kDecodedSlabBytes : kSlabBytes;
+    const int64_t slab_rows = std::max<int64_t>(1, slab_bytes / (row_bytes * granule)) * granule;
     for (int64_t first = 0; first < part.rows; first += slab_rows) {
       const int64_t rows = std::min(slab_rows, part.rows - first);
       Stage& stage = NextStage(static_cast<size_t>(std::min(slab_rows, part.rows) * row_bytes));
