@@ -79,7 +79,7 @@ class RankJob {
   std::vector<RankReport> Describe(const std::string& model, const ModelFiles& files, const EngineOptions& options,
                                    std::span<const int64_t> layers, const std::string& about);
   void End();  // no model follows
-  // What is to be done where the thread of the link does not come back from a call, before this process ends: on another thread.
+  // Called on another thread, before this process ends, where the thread of the link does not come back from a call.
   // Returns once nothing of what was to be done before runs any more.
   void OnStuck(std::function<void(const std::string& why)> on_stuck);
   void TellStuck(const std::string& why);  // Threads: any

@@ -62,7 +62,7 @@ std::string_view SampleType(std::string_view tensor);
 // Mistral) as its Llama has them. Without a tokenizer. Requires: rope_scaling is not set.
 GgufBuilder GgufOf(const ModelFiles& folder);
 
-// The same with a tensor for each expert, as its files of before April 2024 have: "blk.0.ffn_gate_exps.weight" becomes
+// `file` with a tensor for each expert, as llama.cpp's files of before April 2024 have: "blk.0.ffn_gate_exps.weight" becomes
 // "blk.0.ffn_gate.0.weight" and so on.
 GgufBuilder WithOwnExperts(const GgufBuilder& file);
 

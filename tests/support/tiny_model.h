@@ -16,7 +16,7 @@ namespace stoch::test {
 // hidden 64, intermediate 172, 2 layers, 4 heads, 2 KV heads, head_dim 16, vocab 96, context 128, untied: small
 // enough for any test, with chunk tails (172 = 128 + 44).
 DecoderConfig TinyLlamaConfig();
-// The same with 5 experts in every layer, of which a token has 2.
+// TinyLlamaConfig with 5 experts in every layer, of which a token has 2.
 DecoderConfig TinyMixtralConfig();
 
 struct TinyModel {

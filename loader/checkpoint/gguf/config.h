@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What GGUF metadata say about a model, in the words of Hugging Face: config.json.
+// GGUF metadata of a model in the words of Hugging Face: config.json.
 #pragma once
 
 #include <string>

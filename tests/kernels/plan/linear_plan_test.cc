@@ -262,7 +262,7 @@ TEST(ScLinearPlan, TilesWithoutBinaryMmaAreInt8Alone) {
     EXPECT_EQ(plan.stages, kTileInt8Stages) << tokens;
     EXPECT_LE(plan.shared_bytes, 99 << 10) << tokens;
   }
-  // What tables of few tokens hold is summed by int8 products, too.
+  // Tables of few tokens are summed by int8 products, too.
   for (const int64_t tokens : {2, 5, 16, 24, 48}) {
     const LinearPlan plan = PlanScLinear(rtx, sc, {tokens, shape.in_features, shape.out_features});
     EXPECT_EQ(plan.route, tokens > 4 ? LinearRoute::kScTable : LinearRoute::kScFew) << tokens;
