@@ -13,7 +13,6 @@
 #include "app/host/standard_error.h"
 #include "app/interrupt.h"
 #include "app/options/max_memory.h"
-#include "app/options/not_empty.h"
 #include "app/output.h"
 #include "app/placement_options.h"
 #include "app/progress.h"
@@ -41,7 +40,7 @@ void AddDeviceOptions(CLI::App& command, DeviceOptions* options) {
       .add_option("--device-map", options->device_map,
                   "auto, balanced, balanced_low_0, sequential, or a file {module: device} ending in .json")
       ->capture_default_str();
-  command.add_option("--max-memory", options->max_memory, "Per device: 0=60GiB,1=60GiB")->check(NotEmpty());
+  command.add_option("--max-memory", options->max_memory, "Per device: 0=60GiB,1=60GiB");
   command
       .add_option("--split", options->split,
                   "How a model is divided over devices: layer, row (every matrix by its output features), sequence "
@@ -54,10 +53,8 @@ void AddDeviceOptions(CLI::App& command, DeviceOptions* options) {
           "are the same; 0 = what the device wants and has room for")
       ->check(CLI::Range(0, 65536));
   command.add_option("--threads", options->threads, "CPU threads; 0 = every core")->check(CLI::Range(0, 4096));
-  command
-      .add_option("--cpu-variant", options->cpu_variant,
-                  "CPU kernels: scalar, avx2, avx512bw, avx512vbmi (x86), neon (AArch64); default the fastest")
-      ->check(NotEmpty());
+  command.add_option("--cpu-variant", options->cpu_variant,
+                     "CPU kernels: scalar, avx2, avx512bw, avx512vbmi (x86), neon (AArch64); default the fastest");
   command.add_flag("--launch-blocking", options->launch_blocking,
                    "Wait after every operator, so that an error names the one that failed (slow)");
   command.add_flag("--verify-transfers", options->verify_transfers,
@@ -114,20 +111,22 @@ std::string RandomModelNames() {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-CLI::Option* AddModelOptions(CLI::App& command, ModelOptions* options, bool positional) {
+CLI::Option* AddModelOptions(CLI::App& command, ModelOptions* options) {
   command
       .add_option("--tokenizer", options->tokenizer,
                   "Folder or GGUF file with another tokenizer (random: models have none)")
       ->transform(ModelPath);
   command.add_option("--context", options->context, "Positions of a sequence; 0 = the model's, or what fits in memory")
       ->check(CLI::Range(int64_t{0}, kMostTokens));
-  return command
-      .add_option(
-          positional ? "--model,MODEL" : "--model", options->model,
-          "Hugging Face folder, org/name[@revision] in the local Hugging Face cache, GGUF file (NAME.gguf), demo "
-          "(the model that comes with stoch), or random:SHAPE[,layers=N][,vocab=N][:SEED] with SHAPE one of " +
-              RandomModelNames())
-      ->transform(ModelPath);
+  return AddModelOption(
+      command, &options->model,
+      "Hugging Face folder, org/name[@revision] in the local Hugging Face cache, GGUF file (NAME.gguf), demo "
+      "(the model that comes with stoch), or random:SHAPE[,layers=N][,vocab=N][:SEED] with SHAPE one of " +
+          RandomModelNames());
+}
+
+CLI::Option* AddModelOption(CLI::App& command, std::string* model, const std::string& help) {
+  return command.add_option("--model,MODEL", *model, help)->transform(ModelPath);
 }
 
 std::unique_ptr<Tokenizer> OpenTokenizer(const ModelOptions& options, const ModelFiles& files) {
@@ -154,24 +153,21 @@ void AddArithmeticOptions(CLI::App& command, ArithmeticOptions* options) {
 
 void AddScFileOptions(CLI::App& command, ScFileOptions* options) {
   ScFileOptions& files = *options;
-  command.add_option("--mp", files.mp, "Mixed stream lengths: a threshold table or its wrapper (JSON)")
-      ->check(NotEmpty());
+  command.add_option("--mp", files.mp, "Mixed stream lengths: a threshold table or its wrapper (JSON)");
   command.add_option("--mp-normalise", files.mp_normalise, "fixed, or call as published: rows depend on their window")
       ->capture_default_str();
   command
       .add_option_function<std::vector<std::string>>(
           "--smooth",
           [&files](const std::vector<std::string>& paths) {
+            if (paths.size() > 2) throw CLI::ValidationError("--smooth", "expected two files at most");
             files.smooth = paths.front();
             files.more_smooth = paths.size() > 1 ? paths[1] : "";
           },
           "Smoothing factors of linears, or of qk after RoPE (safetensors of stoch calibrate, or JSON); twice: both")
-      ->expected(1, 2)
-      ->check(NotEmpty());
-  command
-      .add_option("--mask", files.mask,
-                  "Hybrid mask: sc, fp, intN, fp8_e4m3 or mxint8 for each operator and layer (JSON)")
-      ->check(NotEmpty());
+      ->allow_extra_args(false);
+  command.add_option("--mask", files.mask,
+                     "Hybrid mask: sc, fp, intN, fp8_e4m3 or mxint8 for each operator and layer (JSON)");
   command.add_option("--mask-bits", files.mask_bits, "Bits of every integer entry of the mask");
 }
 

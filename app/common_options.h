@@ -66,8 +66,10 @@ struct ModelOptions {
   std::string tokenizer;  // folder; "" = the model's
   int64_t context = 0;
 };
-// positional: the model may also stand by itself, as in `stoch serve MODEL`.
-CLI::Option* AddModelOptions(CLI::App& command, ModelOptions* options, bool positional = false);
+// The model may also stand by itself, as in `stoch serve MODEL`.
+CLI::Option* AddModelOptions(CLI::App& command, ModelOptions* options);
+// --model and MODEL alone.
+CLI::Option* AddModelOption(CLI::App& command, std::string* model, const std::string& help);
 // The tokenizer of --tokenizer or the model's folder; nullptr for random models without --tokenizer.
 // Errors: InvalidInput, also if the tokenizer has ids beyond the model's vocabulary.
 std::unique_ptr<Tokenizer> OpenTokenizer(const ModelOptions& options, const ModelFiles& files);

@@ -7,7 +7,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
-#include "app/options/not_empty.h"
 #include "engine/digest_cache.h"
 #include "kernels/base/error.h"
 #include "kernels/base/usable_threads.h"
@@ -17,20 +16,17 @@
 namespace stoch::cli {
 
 void AddCostOptions(CLI::App& command, CostFlags* flags) {
-  command
-      .add_option("--array", flags->array,
-                  "R,C,K[,FILL]: count cycles of an array of R x C multipliers that take K dimensions at once")
-      ->check(NotEmpty());
+  command.add_option("--array", flags->array,
+                     "R,C,K[,FILL]: count cycles of an array of R x C multipliers that take K dimensions at once");
   command
       .add_option("--tile-rows", flags->tile_rows,
                   "Rows that run at the longest length among them, for averages; several with commas")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->capture_default_str();
-  command.add_option("--energy", flags->energy, "pJ of each action, each with its source (JSON, stoch-energy-v1)")
-      ->check(NotEmpty());
+  command.add_option("--energy", flags->energy, "pJ of each action, each with its source (JSON, stoch-energy-v1)");
   auto* trace =
-      command.add_option("--trace", flags->trace, "Write the products in SC to this file (scmp-trace schemas)")
-          ->check(NotEmpty());
+      command.add_option("--trace", flags->trace, "Write the products in SC to this file (scmp-trace schemas)");
   command
       .add_option("--trace-mode", flags->trace_mode, "summary: groups, JSON; trace: a line for every product of a call")
       ->capture_default_str()

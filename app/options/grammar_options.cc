@@ -4,7 +4,6 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 
-#include "app/options/not_empty.h"
 #include "kernels/base/error.h"
 #include "loader/file.h"
 
@@ -25,14 +24,10 @@ std::string TextOf(const std::string& path) {
 
 void AddGrammarOptions(CLI::App& command, GrammarOptions* options) {
   CLI::Option* all[] = {
-      command.add_option("--json-schema", options->json_schema, "The text is JSON that the schema in this file allows")
-          ->check(NotEmpty()),
-      command.add_option("--regex", options->regex, "The text matches this from its beginning to its end")
-          ->check(NotEmpty()),
-      command
-          .add_option("--grammar", options->grammar,
-                      "The text is of the grammar in this file, in GBNF notation; its first rule is root")
-          ->check(NotEmpty()),
+      command.add_option("--json-schema", options->json_schema, "The text is JSON that the schema in this file allows"),
+      command.add_option("--regex", options->regex, "The text matches this from its beginning to its end"),
+      command.add_option("--grammar", options->grammar,
+                         "The text is of the grammar in this file, in GBNF notation; its first rule is root"),
       command.add_option("--choice", options->choices, "The text is this, or another --choice")
           ->allow_extra_args(false)};
   for (CLI::Option* option : all) {

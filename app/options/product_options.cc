@@ -3,21 +3,15 @@
 
 #include <CLI/CLI.hpp>
 
-#include "app/options/not_empty.h"
-
 namespace stoch::cli {
 
 void AddProductOptions(CLI::App& command, ProductOptions* options) {
   command.add_flag("--product", options->report,
                    "Report errors and correlation of every product of --sc in streams or counts, without a model");
-  command.add_option("--op", options->op, "Of --product: one operator, as q_proj, or of a layer, as 3.q_proj")
-      ->check(NotEmpty());
-  command.add_option("--csv", options->csv, "Of --product: write mask,a,b,count,ideal of the one product to a file")
-      ->check(NotEmpty());
-  command
-      .add_option("--counts", options->counts,
-                  "Of --product: write the counts of the one product (.npy), which gate=counts reads back")
-      ->check(NotEmpty());
+  command.add_option("--op", options->op, "Of --product: one operator, as q_proj, or of a layer, as 3.q_proj");
+  command.add_option("--csv", options->csv, "Of --product: write mask,a,b,count,ideal of the one product to a file");
+  command.add_option("--counts", options->counts,
+                     "Of --product: write the counts of the one product (.npy), which gate=counts reads back");
 }
 
 }  // namespace stoch::cli

@@ -5,7 +5,6 @@
 #include <memory>
 #include <string>
 
-#include "app/options/not_empty.h"
 #include "engine/speculation/ngram_drafts.h"
 #include "kernels/base/error.h"
 
@@ -18,8 +17,7 @@ void AddSpeculationOptions(CLI::App& command, SpeculationOptions* options) {
           "Who guesses tokens that are checked in one pass, where that is faster; the text is the same. ngram: what "
           "followed the last three before; or a smaller model with the same tokenizer, as --model takes it; off: "
           "nobody; auto: ngram where rows of a pass have the bits of single steps")
-      ->capture_default_str()
-      ->check(NotEmpty());
+      ->capture_default_str();
   command.add_option("--draft-tokens", options->draft_tokens, "Guesses that a pass checks of a sequence at most")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, kMaxDraftTokens));

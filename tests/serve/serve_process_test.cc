@@ -212,7 +212,7 @@ TEST(ServeProcess, AnEmptyKeyIsAMistake) {
   EXPECT_NE(from_environment.Log().find("STOCH_API_KEY is set and empty"), std::string::npos) << from_environment.Log();
   Serving given({"--api-key", ""});
   EXPECT_EQ(given.Wait(seconds(20)), 2);
-  EXPECT_NE(given.Log().find("--api-key is empty"), std::string::npos) << given.Log();
+  EXPECT_NE(given.Log().find("--api-key: expected a value, got an empty one"), std::string::npos) << given.Log();
 }
 
 // Open to everybody is allowed, and said.

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,17 @@ inline void ExpectRefused(const ProcessResult& result, const std::string& part) 
   EXPECT_EQ(result.err.rfind("error: ", 0), 0u) << result.err;
   EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
   EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
+}
+
+// The names in "expected a command, one of A, B, ... (stoch --help ...)": the one list.
+inline std::vector<std::string> EveryCommand() {
+  const std::string line = RunStoch({}).err;
+  const std::string before = "one of ";
+  const size_t begin = line.find(before) + before.size();
+  std::istringstream words(line.substr(begin, line.find(" (", begin) - begin));
+  std::vector<std::string> names;
+  for (std::string name; words >> name;) names.push_back(name.substr(0, name.find(',')));
+  return names;
 }
 
 // The JSON object a successful run printed.

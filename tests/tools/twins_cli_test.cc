@@ -104,7 +104,9 @@ TEST(Twins, WhatIsWrongIsNamed) {
   refused("max-tokens: [3, 4]\n", "max-tokens: the option takes one value");
   refused("max-tokens: {a: 3}\n", "max-tokens: expected a number, a text, true or false");
   refused("ignore-eos: maybe\n", "ignore-eos = maybe: expected true or false");
-  refused("max-tokens: many\n", "stoch.yml: max-tokens: --max-tokens: Value many");
+  refused("max-tokens: many\n",
+          "stoch.yml: max-tokens: --max-tokens: expected a whole number in [0 - 1099511627776], got many");
+  refused("tokenizer: \"\"\n", "stoch.yml: tokenizer: --tokenizer: expected a value, got an empty one");
   refused("- max-tokens\n", "expected a mapping of options");
   refused("max-tokens: &a 3\n", "stoch.yml");
   ExpectRefused(RunStoch(WithDemo("generate", With({"--config", "/nowhere.yml"}))), "/nowhere.yml");
@@ -112,7 +114,8 @@ TEST(Twins, WhatIsWrongIsNamed) {
   const Variable flag("STOCH_IGNORE_EOS", "maybe");
   ExpectRefused(RunStoch(WithDemo("generate", kPrompt)), "STOCH_IGNORE_EOS = maybe: expected true or false");
   const Variable given("STOCH_IGNORE_EOS", "no"), tokens("STOCH_MAX_TOKENS", "many");
-  ExpectRefused(RunStoch(WithDemo("generate", kPrompt)), "error: STOCH_MAX_TOKENS: --max-tokens: Value many");
+  ExpectRefused(RunStoch(WithDemo("generate", kPrompt)),
+                "error: STOCH_MAX_TOKENS: --max-tokens: expected a whole number");
 }
 
 TEST(Twins, WorkersAndScriptsOfTheShellHaveNone) {
@@ -131,14 +134,15 @@ TEST(Twins, LinksOfKubernetesAreNone) {
   const Variable link("STOCH_PORT", "tcp://10.0.0.1:8080");
   ExpectRefused(RunStoch(command), "/nowhere");
   const Variable named("STOCH_CONFIG", file.c_str());
-  ExpectRefused(RunStoch(command), "stoch.yml: port: Could not convert: --port = many");
+  ExpectRefused(RunStoch(command), "stoch.yml: port: --port: expected a whole number in [0 - 65535], got many");
 }
 
 TEST(ManPage, HasEveryOptionOfEveryCommand) {
   const ProcessResult page = RunStoch({"help", "man"});
   EXPECT_EQ(page.exit_code, 0);
-  for (const char* part : {".TH STOCH 1", ".SS stoch serve", "\\-\\-max\\-queue\\fR", "\\-\\-model", "\\fB\\-n\\fR, ",
-                           "STOCH_MAX_QUEUE", ".SS stoch help"}) {
+  for (const char* part :
+       {".TH STOCH 1", ".SS stoch serve", "\\-\\-max\\-queue\\fR", "\\fIMODEL\\fR, \\fB\\-\\-model\\fR", "\\fIplan\\fR",
+        "\\fB\\-n\\fR, ", "STOCH_MAX_QUEUE", ".SS stoch help"}) {
     EXPECT_NE(page.out.find(part), std::string::npos) << part;
   }
   for (const std::string line : {"\n'", "\n.NF"}) EXPECT_EQ(page.out.find(line), std::string::npos);

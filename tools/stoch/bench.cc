@@ -405,15 +405,13 @@ CommandBody AddBench(CLI::App& command) {
   command.description("Time per token and tokens per second, precisions side by side");
   command.footer(
       "Examples:\n"
-      "  stoch bench --model random:llama-3.2-1b -n 32\n"
+      "  stoch bench random:llama-3.2-1b -n 32\n"
       "  stoch bench --model demo --speculate ngram -b 1,4,8 -n 128\n"
       "  stoch bench --device cuda:0 --model random:llama-3.1-8b -p 512,2048 -n 128 -d 0,4096 -b 1,8 -r 5 -o json");
   auto options = std::make_shared<Options>();
-  command
-      .add_option("--model", options->model.model,
-                  "A model as for generate; default random:llama-3.2-1b on a CPU (demo with --speculate), "
-                  "random:llama-3.1-8b on a GPU")
-      ->transform(ModelPath);
+  AddModelOption(command, &options->model.model,
+                 "A model as for generate; default random:llama-3.2-1b on a CPU (demo with --speculate), "
+                 "random:llama-3.1-8b on a GPU");
   command
       .add_option("--precision", options->precisions,
                   "List of sc, fp32, fp16; ratios are to the last; default "

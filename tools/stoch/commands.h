@@ -40,10 +40,6 @@ struct CommandEntry {
 // Every command that needs neither a server nor the whole command line.
 std::span<const CommandEntry> Commands();
 
-// Numbers that a parsed command line gives, where the parser took something else for them without a word.
-// Errors: InvalidInput naming the option: an integer that 64 bits do not hold, or a number that is none.
-void CheckNumbers(const CLI::App& command);
-
 // Runs `stoch ARGUMENTS` in this thread: what it prints, and how far it is, goes to the host.
 // Returns: kDone or kCheckFailed.
 // Errors:  InvalidInput for arguments that are not those of one of Commands(), and what the command or the host throws.

@@ -20,7 +20,6 @@
 #include "app/options/chat_options.h"
 #include "app/options/cost_options.h"
 #include "app/options/grammar_options.h"
-#include "app/options/not_empty.h"
 #include "app/options/seed.h"
 #include "app/options/speculation_options.h"
 #include "app/output.h"
@@ -229,7 +228,7 @@ CommandBody AddGenerate(CLI::App& command) {
       "  stoch generate --model DIR --prompt 'A cat as JSON: ' --json-schema cat.json\n"
       "  stoch generate --model DIR --chat");
   auto options = std::make_shared<Options>();
-  AddModelOptions(command, &options->model, true)->required();
+  AddModelOptions(command, &options->model)->required();
   auto* prompt = command.add_option("--prompt", options->prompt, "The prompt");
   auto* file = command.add_option("--file", options->file, "A file with it; - or nothing: standard input");
   auto* chat = command.add_flag("--chat", options->chat, "Talk with the model, as its chat template says");
@@ -237,9 +236,7 @@ CommandBody AddGenerate(CLI::App& command) {
   AddConversation(command, options.get(), chat);
   AddLength(command, options.get());
   AddSampling(command, options.get());
-  command.add_option("--stop", options->stop, "End before this text; may be repeated")
-      ->check(NotEmpty())
-      ->allow_extra_args(false);
+  command.add_option("--stop", options->stop, "End before this text; may be repeated")->allow_extra_args(false);
   command.add_flag("--ignore-eos", options->ignore_eos, "Go on past end-of-sequence tokens");
   command
       .add_option("--sequence", options->sequence,
@@ -278,7 +275,7 @@ CommandBody AddChat(CLI::App& command) {
   options->sampling.temperature = 0.6;
   options->sampling.top_p = 0.9;
   options->sampling.repeat_penalty = 1.1;
-  AddModelOptions(command, &options->model, true);
+  AddModelOptions(command, &options->model);
   AddConversation(command, options.get(), nullptr);
   AddLength(command, options.get());
   AddSampling(command, options.get());

@@ -447,7 +447,7 @@ CommandBody AddInspect(CLI::App& command) {
       "  stoch inspect --product --sc gate=and,source=sobol\n"
       "  mpirun -n 2 stoch inspect --ranks mpi --model DIR");
   auto options = std::make_shared<Options>();
-  AddModelOptions(command, &options->model, true);
+  AddModelOptions(command, &options->model);
   AddArithmeticOptions(command, &options->arithmetic);
   command.add_option("--table", options->table, "A multiplier table (.h, .bin, .txt, .npy) in place of a model");
   command.add_flag(

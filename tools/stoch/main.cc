@@ -16,6 +16,7 @@
 #include "app/host/standard_error.h"
 #include "app/interrupt.h"
 #include "app/options/twins.h"
+#include "app/options/value_rules.h"
 #include "app/output.h"
 #include "app/version.h"
 #include "kernels/base/error.h"
@@ -47,6 +48,7 @@ std::vector<Declared> Declare(CLI::App& root) {
     CLI::App* command = root.add_subcommand(name);
     declared.push_back({command, add(*command)});
     if (HasTwins(*command)) AddConfigFile(*command);
+    AddValueRules(*command);
   }
   CLI::App* completion = root.add_subcommand("completion");
   declared.push_back({completion, AddCompletion(*completion, root)});
@@ -55,14 +57,20 @@ std::vector<Declared> Declare(CLI::App& root) {
   return declared;
 }
 
+// Errors: CLI::Error.
+void Parse(CLI::App& root, std::vector<std::string> words) {
+  std::reverse(words.begin(), words.end());  // as CLI11 takes them
+  root.parse(std::move(words));
+}
+
 // The command line with what it leaves to the environment and to --config. Which options it has is told by a parser of its
 // own, whose errors the real one repeats.
-std::vector<std::string> CompleteArguments(int argc, char** argv) {
-  std::vector<std::string> arguments(argv + 1, argv + argc);
+std::vector<std::string> CompleteArguments(const std::vector<std::string>& given) {
+  std::vector<std::string> arguments = given;
   CLI::App root("", "stoch");
   const std::vector<Declared> declared = Declare(root);
   try {
-    root.parse(argc, argv);
+    Parse(root, given);
   } catch (const CLI::CallForHelp&) {
     return arguments;
   } catch (const CLI::Error&) {
@@ -74,7 +82,17 @@ std::vector<std::string> CompleteArguments(int argc, char** argv) {
     const auto name = std::find(arguments.begin(), arguments.end(), entry.command->get_name());
     if (name != arguments.end()) arguments.insert(name + 1, more.begin(), more.end());
   }
-  return arguments;
+  return WithEmptyValues(arguments);
+}
+
+// A message of CLI11, which speaks of an option of the command that was parsed.
+std::string MessageOf(const CLI::ParseError& error, const std::vector<Declared>& declared,
+                      const std::vector<std::string>& words) {
+  std::string message = error.what();
+  for (const Declared& entry : declared) {
+    if (entry.command->parsed()) message = NamedAsTyped(message, *entry.command, words);
+  }
+  return OneLine(message);
 }
 
 int RunCommandLine(int argc, char** argv) {
@@ -99,10 +117,9 @@ int RunCommandLine(int argc, char** argv) {
         throw CLI::Success();
       });
   const std::vector<Declared> declared = Declare(root);
-  std::vector<std::string> arguments = CompleteArguments(argc, argv);
-  std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
+  const std::vector<std::string> arguments = CompleteArguments(WithEmptyValues({argv + 1, argv + argc}));
   try {
-    root.parse(std::move(arguments));
+    Parse(root, arguments);
   } catch (const CLI::CallForHelp&) {
     for (const Declared& entry : declared) {
       if (entry.command->parsed()) {
@@ -115,10 +132,9 @@ int RunCommandLine(int argc, char** argv) {
   } catch (const CLI::Success&) {
     return kDone;
   } catch (const CLI::ParseError& error) {
-    spdlog::error("{} (stoch --help shows the usage)", OneLine(error.what()));
+    spdlog::error("{} (stoch --help shows the usage)", MessageOf(error, declared, arguments));
     return kBadInput;
   }
-  CheckNumbers(root);
   for (const Declared& entry : declared) {
     if (entry.command->parsed()) return entry.body();
   }

@@ -33,13 +33,13 @@ std::string Roff(std::string_view text) {
   return result;
 }
 
-// "--model MODEL" with every name of the option.
+// "MODEL, --model TEXT": every name of the option, first that of one that may stand by itself.
 std::string Names(const CLI::Option& option) {
   std::string names;
+  if (const std::string alone = option.get_name(true); !alone.empty()) names = "\\fI" + Roff(alone) + "\\fR";
   const auto add = [&](const std::string& name) { names += (names.empty() ? "\\fB" : ", \\fB") + Roff(name) + "\\fR"; };
   for (const std::string& name : option.get_snames()) add("-" + name);
   for (const std::string& name : option.get_lnames()) add("--" + name);
-  if (names.empty()) names = "\\fI" + Roff(option.get_name()) + "\\fR";
   const std::string type = option.get_type_name();
   if (option.get_items_expected_max() != 0 && !type.empty())
     names += " \\fI" + Roff(type.substr(0, type.find(':'))) + "\\fR";

@@ -338,7 +338,7 @@ CommandBody AddPerplexity(CLI::App& command) {
       "  stoch perplexity --merge part0.nll part1.nll part2.nll\n"
       "  stoch perplexity --model DIR --file text --mp table.json --array 32,32,64");
   auto options = std::make_shared<Options>();
-  AddModelOptions(command, &options->model, true);
+  AddModelOptions(command, &options->model);
   command.add_option("--file", options->file, "The text; - is standard input");
   command.add_option("--ctx", options->ctx, "Tokens of a window; default 2048, or the model's limit")
       ->check(CLI::Range(int64_t{1}, kMostTokens));

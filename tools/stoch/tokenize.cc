@@ -10,7 +10,6 @@
 #include <optional>
 
 #include "app/common_options.h"
-#include "app/demo_model.h"
 #include "app/output.h"
 #include "kernels/base/error.h"
 #include "loader/tokenizer/tokenizer.h"
@@ -84,11 +83,9 @@ CommandBody AddTokenize(CLI::App& command) {
       "  stoch tokenize --model DIR --file book.txt --json\n"
       "  echo 1 403 407 | stoch tokenize --model DIR --decode");
   auto options = std::make_shared<Options>();
-  command
-      .add_option(
-          "--model,MODEL", options->model,
-          "Model folder, one that holds only a tokenizer, GGUF file, org/name in the local Hugging Face cache, or demo")
-      ->transform(ModelPath)
+  AddModelOption(
+      command, &options->model,
+      "Model folder, one that holds only a tokenizer, GGUF file, org/name in the local Hugging Face cache, or demo")
       ->required();
   command.add_option("--prompt", options->prompt, "The text (with --decode: the ids)");
   command.add_option("--file", options->file, "A file with it; - or nothing: standard input");

@@ -373,7 +373,10 @@ void AddNonlinearOptions(CLI::App& command, Options* options) {
 void AddLengthOptions(CLI::App& command, Options* options) {
   LengthCalibration& lengths = options->lengths;
   lengths.levels = {128, 96, 64};
-  command.add_option("--levels", lengths.levels, "mp: stream lengths that fall")->delimiter(',')->capture_default_str();
+  command.add_option("--levels", lengths.levels, "mp: stream lengths that fall")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->capture_default_str();
   command.add_option("--budget", lengths.budget, "mp: average length over --ref")->capture_default_str();
   command.add_option(
       "--pareto", options->pareto,

@@ -166,7 +166,7 @@ CommandBody AddProfile(CLI::App& command) {
       "  stoch profile --model demo --file text --sc stoc_len=128 --sc stoc_len=32 --mode propagated -o csv\n"
       "  stoch profile --model demo --file text --mp table.json --heads --array 32,32,64 -o jsonl");
   auto options = std::make_shared<Options>();
-  AddModelOptions(command, &options->model, true)->required();
+  AddModelOptions(command, &options->model)->required();
   command.remove_option(command.get_option("--context"));
   command.add_option("--file", options->file, "The text; - is standard input")->required();
   command.add_option("--ctx", options->profile.ctx, "Tokens of a window")->capture_default_str();

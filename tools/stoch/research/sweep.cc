@@ -16,7 +16,6 @@
 
 #include "app/common_options.h"
 #include "app/interrupt.h"
-#include "app/options/not_empty.h"
 #include "app/options/shard.h"
 #include "app/output.h"
 #include "app/run_on_ranks.h"
@@ -250,16 +249,14 @@ CommandBody AddSweep(CLI::App& command) {
   command.add_flag("--verify-digest", options->verify_digest,
                    "Read all weights for their digest, also where stoch inspect --digest has kept it");
   command.add_flag("--tsv", options->tsv, "Print model, config, metric, value at the end");
-  command
-      .add_option(
-          "--plot", options->plot,
-          "x=NAME,y=NAME[,by=NAME+NAME][,log=x+y][,error=ci|sd|minmax][,kind=box][,baseline=VALUE|SERIES|CONFIG|"
-          "KEY][,front=0][,size=WxH][,font=PT][,file=FILE]: an SVG with the Pareto front, OUTPUT.svg by default; error "
-          "and "
-          "kind=box: means of seeds and their spread; baseline, any number of times: a line at a number or a run's "
-          "value; "
-          "x=layer,y=stoc_len: lengths by layer, of the metric trace")
-      ->check(NotEmpty());
+  command.add_option(
+      "--plot", options->plot,
+      "x=NAME,y=NAME[,by=NAME+NAME][,log=x+y][,error=ci|sd|minmax][,kind=box][,baseline=VALUE|SERIES|CONFIG|"
+      "KEY][,front=0][,size=WxH][,font=PT][,file=FILE]: an SVG with the Pareto front, OUTPUT.svg by default; error "
+      "and "
+      "kind=box: means of seeds and their spread; baseline, any number of times: a line at a number or a run's "
+      "value; "
+      "x=layer,y=stoc_len: lengths by layer, of the metric trace");
   command.add_flag("--timing", options->timing, "Rows say how long they took: no two sweeps have the same bytes then");
   AddDeviceOptions(command, &options->device);
   AddRankOptions(command, &options->device.ranks);

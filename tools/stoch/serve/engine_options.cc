@@ -18,7 +18,7 @@ constexpr int64_t kDefaultContext = 8192;
 }  // namespace
 
 void AddServedEngine(CLI::App& command, ServedEngine* options) {
-  AddModelOptions(command, &options->model, true)->required();
+  AddModelOptions(command, &options->model)->required();
   command.add_option("--max-sequences", options->max_sequences, "Sequences of one pass")
       ->capture_default_str()
       ->check(CLI::Range(1, 4096));

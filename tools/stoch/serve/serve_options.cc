@@ -26,7 +26,9 @@ void AddListening(CLI::App& command, ServeOptions* options) {
   serve::HttpOptions& http = options->server.http;
   command.add_option("--host", http.host, "Address to listen on, or unix:PATH of a socket (mode 0660)")
       ->capture_default_str();
-  command.add_option("--port", http.port, "0 = any free one; the address is printed")->capture_default_str();
+  command.add_option("--port", http.port, "0 = any free one; the address is printed")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 65535));
   command.add_option("--admin-listen", options->admin_listen,
                      "ADDRESS:PORT or unix:PATH where /health and /metrics are answered besides, without a key, by "
                      "connections of its own; default: none");
@@ -44,9 +46,8 @@ void AddListening(CLI::App& command, ServeOptions* options) {
 }
 
 void AddKeys(CLI::App& command, ServeOptions* options) {
-  options->key_option =
-      command.add_option("--api-key", options->key, "Asked for as Bearer token on every endpoint but /health and /")
-          ->envname(kKeyVariable);
+  command.add_option("--api-key", options->key, "Asked for as Bearer token on every endpoint but /health and /")
+      ->envname(kKeyVariable);
   command.add_option("--api-key-file", options->key_file,
                      "File of such keys, one a line (# begins a comment); each is a client of its own: streams are its "
                      "maker's, and clients that wait take turns");
@@ -249,12 +250,10 @@ void AddServeOptions(CLI::App& command, ServeOptions* options) {
 
 void CheckKey(const ServeOptions& options) {
   const char* from_environment = std::getenv(kKeyVariable);
-  const bool empty = options.key.empty();
-  if (empty && from_environment != nullptr) {
+  if (options.key.empty() && from_environment != nullptr) {
     throw InvalidInput(
         fmt::format("{} is set and empty: set it to a key, or unset it to serve everybody", kKeyVariable));
   }
-  if (empty && options.key_option->count() > 0) throw InvalidInput("--api-key is empty");
   // A header's value has no blanks around it, and no control characters: no request could bring such a key.
   const auto is_control = [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; };
   const std::string& key = options.key;

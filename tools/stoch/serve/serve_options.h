@@ -21,7 +21,6 @@ struct ServeOptions {
   std::vector<std::string> allowed_hosts;
   std::string key;       // "": none
   std::string key_file;  // of further ones
-  CLI::Option* key_option = nullptr;
   std::optional<uint64_t> default_seed;
   int64_t http_threads = 4;
   int64_t max_queue = 1024;

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every option of every command refuses, and what an error calls an option: rules of the one list of options.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace stoch::cli {
+
+// Declared on all options of a command, after these:
+//   - an empty value, as of a variable of a shell that is not set, unless the value is a text or settings (--prompt, --sc):
+//     defaults that mean "none" would take it without a word;
+//   - a word that is no number, or none that 64 bits hold, where a number is expected. CLI11 says no more of it than that it
+//     could not convert it, and takes numbers beyond 64 bits, "nan" and "inf".
+// Errors: CLI11's ValidationError while the command line is parsed.
+void AddValueRules(CLI::App& command);
+
+// "--shard=" as "--shard" and "": CLI11 takes the next word for its value.
+std::vector<std::string> WithEmptyValues(const std::vector<std::string>& words);
+
+// The message of an error of CLI11, which names an option by its first long name, with the name that was typed instead: "-n", or
+// MODEL of one that stands by itself.
+std::string NamedAsTyped(const std::string& message, const CLI::App& command, const std::vector<std::string>& words);
+
+}  // namespace stoch::cli
