@@ -291,6 +291,12 @@ std::shared_ptr<Exchange> Api::Stream(Call& call) {
                                                 : "there is no such stream here, or no longer");
   }
   streams_.Replace(exchange);
+  if (seen >= exchange->most_events()) {
+    options_.answers->Leave(kept->key);
+    throw RequestError(400, "",
+                       "Last-Event-ID: this stream has fewer than " + std::to_string(exchange->most_events()) +
+                           " events, so none with number " + std::to_string(seen));
+  }
   exchange->Resume(std::move(*kept), seen);
   return exchange;
 }

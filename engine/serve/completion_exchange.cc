@@ -26,7 +26,8 @@ StoredRequest NewAnswer(CompletionRequest request, const ModelFacts& model, std:
   answer.frame.model = model.id;
   answer.frame.created = std::chrono::duration_cast<std::chrono::seconds>(now).count();
   answer.frame.fingerprint = std::move(fingerprint);
-  answer.frame.seed = static_cast<int64_t>(request.generate.sampling.seed);
+  answer.frame.seed = request.generate.sampling.seed;
+  answer.frame.negative_seed = request.negative_seed;
   answer.frame.date = request.date;
   answer.request = std::move(request);
   return answer;

@@ -46,9 +46,14 @@ TEST_F(Answers, SayTheSeedThatWasDrawn) {
   body["seed"] = -5;
   EXPECT_EQ(Complete(body)["seed"], -5);
   body["seed"] = UINT64_MAX;
-  const Json choices = Complete(body)["choices"];
+  const Json largest = Complete(body);
+  EXPECT_EQ(largest["seed"].dump(), "18446744073709551615");
+  body["seed"] = uint64_t{1} << 63;
+  EXPECT_EQ(Complete(body)["seed"].dump(), "9223372036854775808");
   body["seed"] = -1;
-  EXPECT_EQ(Complete(body)["choices"], choices);
+  const Json same = Complete(body);
+  EXPECT_EQ(same["choices"], largest["choices"]);
+  EXPECT_EQ(same["seed"].dump(), "-1");
   for (const char* seed : {"18446744073709551616", "-9223372036854775809", "1.5", "true"}) {
     const Reply refused = Call(port(), "POST", "/v1/completions", std::string(R"({"prompt":"a","seed":)") + seed + "}");
     EXPECT_EQ(refused.status, 400) << seed;

@@ -62,6 +62,8 @@ TEST_F(Errors, NameFieldAndIndex) {
       {{{"prompt", "a"}, {"seed", 1.5}}, "seed"},
       {{{"prompt", "a"}, {"stop", 5}}, "stop"},
       {{{"prompt", "a"}, {"stop", {"a", 5}}}, "stop[1]"},
+      {{{"prompt", "a"}, {"stop", ""}}, "stop"},
+      {{{"prompt", "a"}, {"stop", {"a", ""}}}, "stop[1]"},
       {{{"prompt", "a"}, {"stop_token_ids", {5, 96}}}, "stop_token_ids[1]"},
       {{{"prompt", "a"}, {"ignore_eos", 1}}, "ignore_eos"},
       {{{"prompt", "a"}, {"logprobs", 101}}, "logprobs"},

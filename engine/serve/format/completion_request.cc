@@ -211,9 +211,9 @@ std::vector<std::string> ReadStop(JsonFields& fields, const ModelFacts& model) {
     ThrowWrongType("stop", "a string or a list of strings", *value);
   }
   for (size_t i = 0; i < stop.size(); ++i) {
-    if (stop[i].size() <= kMaxStopBytes) continue;
+    if (!stop[i].empty() && stop[i].size() <= kMaxStopBytes) continue;
     Reject(value->is_array() ? At("stop", i) : "stop",
-           "has " + std::to_string(stop[i].size()) + " bytes; allowed are " + std::to_string(kMaxStopBytes));
+           "has " + std::to_string(stop[i].size()) + " bytes; allowed are 1.." + std::to_string(kMaxStopBytes));
   }
   if (!stop.empty()) RequireTokenizer(model, "stop");
   return stop;
@@ -245,6 +245,8 @@ void SetGrammar(AskedGrammar asked, const ModelFacts& model, CompletionRequest* 
 void ReadCommon(JsonFields& fields, const OrderedJson& grammars, const ModelFacts& model, CompletionRequest* request) {
   GenerateRequest& generate = request->generate;
   generate.sampling = ReadSampling(fields, model);
+  const Json* seed = fields.Find("seed");
+  request->negative_seed = seed != nullptr && seed->get<double>() < 0;
   generate.stop = ReadStop(fields, model);
   if (const Json* ids = fields.Find("stop_token_ids")) {
     CheckEntries(kStopIds, ids->size());
@@ -333,6 +335,16 @@ GenerateRequest CompletionRequest::Choice(size_t i) const {
   choice.sampling.choice = i % static_cast<size_t>(n);
   choice.stop.clear();  // of its text, which is made here
   return choice;
+}
+
+int64_t CompletionRequest::MostEvents(int64_t context) const {
+  constexpr int64_t kFirstAndLast = 2, kOfAll = 3;  // of a choice; usage, an error and the end
+  int64_t events = kOfAll;
+  for (size_t i = 0; i < num_choices(); ++i) {
+    const auto echoed = static_cast<int64_t>(prompt_of(i).ids.size());
+    events += kFirstAndLast + echoed + (generate.max_tokens < 0 ? context : generate.max_tokens);
+  }
+  return events;
 }
 
 CompletionRequest ParseCompletion(const Json& body, const ModelFacts& model) {

@@ -58,6 +58,7 @@ struct CompletionRequest {
   bool include_usage = false;
   bool echo = false;
   GenerateRequest generate;                          // of every choice, but for prompt and sampling.choice
+  bool negative_seed = false;                        // as it was given; it is told so
   std::string date;                                  // that the chat template wrote, if it writes one
   ReasoningStart reasoning = ReasoningStart::kNone;  // of the answers of a chat
   ToolForm tools = ToolForm::kNone;                  // likewise
@@ -71,6 +72,8 @@ struct CompletionRequest {
   const Prompt& prompt_of(size_t i) const { return prompts[i / static_cast<size_t>(n)]; }
   // The request of choice i.
   GenerateRequest Choice(size_t i) const;
+  // No stream of it has more events, however long its choices become.
+  int64_t MostEvents(int64_t context) const;
 };
 
 // A chat whose prompt is not made yet, which takes another process.

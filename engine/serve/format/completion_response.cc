@@ -126,7 +126,7 @@ OrderedJson ResponseFrame::Body(bool chunk) const {
                       {"created", created},
                       {"model", model},
                       {"system_fingerprint", fingerprint.empty() ? OrderedJson(nullptr) : OrderedJson(fingerprint)},
-                      {"seed", seed}};
+                      {"seed", negative_seed ? OrderedJson(static_cast<int64_t>(seed)) : OrderedJson(seed)}};
   if (!date.empty()) body["chat_template_kwargs"] = {{"date_string", date}};
   return body;
 }

@@ -69,8 +69,9 @@ struct ResponseFrame {
   std::string model;
   int64_t created = 0;
   std::string fingerprint;  // "" while it is not known
-  int64_t seed = 0;
-  std::string date;  // that a chat template wrote, if it did
+  uint64_t seed = 0;
+  bool negative_seed = false;  // it was given as a number below 0, and is told so
+  std::string date;            // that a chat template wrote, if it did
 
   OrderedJson Body(bool chunk) const;  // without choices
   // tool_calls of a choice. The same answer gives its calls the same ids.

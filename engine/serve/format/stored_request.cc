@@ -143,6 +143,7 @@ std::string Store(const StoredRequest& stored) {
   ReleasedJson<Json> document{Json::object()};
   Json& json = document.json;
   ForEachField(stored, [&](const char* name, const auto& value) { json[name] = value; });
+  json["negative_seed"] = stored.request.negative_seed;
   json["prompts"] = Json::array();
   for (const Prompt& prompt : stored.request.prompts) {
     Json& entry = json["prompts"].emplace_back(Json::object());
@@ -168,6 +169,7 @@ StoredRequest Restore(const std::string& bytes) {
     const ReleasedJson<Json> document{Json::from_cbor(bytes)};
     const Json& json = document.json;
     ForEachField(stored, [&](const char* name, auto& value) { json.at(name).get_to(value); });
+    stored.request.negative_seed = json.value("negative_seed", false);  // answers of earlier versions do not say it
     for (const Json& entry : json.at("prompts")) {
       Prompt& prompt = stored.request.prompts.emplace_back();
       entry.at("ids").get_to(prompt.ids);
@@ -180,7 +182,8 @@ StoredRequest Restore(const std::string& bytes) {
     throw InvalidInput(std::string("a stored request: ") + error.what());
   }
   stored.frame.chat = stored.request.chat;
-  stored.frame.seed = static_cast<int64_t>(stored.request.generate.sampling.seed);
+  stored.frame.seed = stored.request.generate.sampling.seed;
+  stored.frame.negative_seed = stored.request.negative_seed;
   stored.frame.date = stored.request.date;
   return stored;
 }

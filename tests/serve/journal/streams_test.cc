@@ -120,12 +120,19 @@ TEST_F(Streams, AskForTheKeyAndForWhatIsThere) {
        {id, id + ":", id + ":x", id + ":-1", std::string("cmpl-other:1"), std::string("1"), id + ":1x"}) {
     EXPECT_EQ(ask(id, last), 400) << last;
   }
+  // One that no stream of this request has is refused at once, though it runs on: its client would hear nothing before the end.
+  const Reply never =
+      Call(port, "GET", "/v1/streams/" + id, "", {{"Authorization", "Bearer k"}, {"Last-Event-ID", id + ":999999"}});
+  EXPECT_EQ(never.status, 400);
+  EXPECT_NE(never.body.find("this stream has fewer than"), std::string::npos) << never.body;
   EXPECT_EQ(Call(port, "POST", "/v1/streams/" + id, "{}", key).status, 405);
   EXPECT_EQ(Call(port, "HEAD", "/v1/streams/" + id, "", key).status, 405);
   EXPECT_EQ(stream.Read(port, SIZE_MAX, key), 200);
   EXPECT_TRUE(stream.done());
+  EXPECT_EQ(ask(id, id + ":999999"), 400);
+  const std::string next = id + ":" + std::to_string(stream.Events().size());
   const Reply beyond =
-      Call(port, "GET", "/v1/streams/" + id, "", {{"Authorization", "Bearer k"}, {"Last-Event-ID", id + ":999999"}});
+      Call(port, "GET", "/v1/streams/" + id, "", {{"Authorization", "Bearer k"}, {"Last-Event-ID", next}});
   EXPECT_EQ(beyond.status, 200);
   EXPECT_NE(beyond.body.find("the last event of this stream is " + id), std::string::npos) << beyond.body;
   EXPECT_NE(beyond.body.find("[DONE]"), std::string::npos) << beyond.body;
