@@ -16,8 +16,10 @@
 #include "engine/grammar/dead_ends.h"
 #include "engine/grammar/json_text.h"
 #include "engine/grammar/long_strings.h"
+#include "engine/grammar/notation.h"
 #include "engine/grammar/reason.h"
 #include "engine/grammar/schema_check.h"
+#include "engine/request/grammar_failure.h"
 #include "kernels/base/error.h"
 #include "kernels/logit_queries.h"
 
@@ -62,6 +64,11 @@ xgrammar::CompiledGrammar CompileCompletable(xgrammar::GrammarCompiler& compiler
   return compiler.CompileGrammar(grammar);
 }
 
+// Errors: InvalidInput.
+void CheckNotation(const std::string& text, Notation notation) {
+  if (const std::string why = WhyMisread(text, notation); !why.empty()) throw InvalidInput(why);
+}
+
 xgrammar::CompiledGrammar CompileSchema(xgrammar::GrammarCompiler& compiler, const std::string& schema) {
   CheckSchema(schema);
   const auto grammar = xgrammar::Grammar::FromJSONSchema(schema, /*any_whitespace=*/true, std::nullopt, std::nullopt,
@@ -82,8 +89,12 @@ xgrammar::CompiledGrammar CompileWith(xgrammar::GrammarCompiler& compiler, const
   switch (grammar.kind) {
     case GrammarSpec::Kind::kJson: return CompileSchema(compiler, R"({"type":"object","additionalProperties":true})");
     case GrammarSpec::Kind::kJsonSchema: return CompileSchema(compiler, grammar.text);
-    case GrammarSpec::Kind::kRegex: return CompileCompletable(compiler, xgrammar::Grammar::FromRegex(grammar.text));
-    case GrammarSpec::Kind::kEbnf: return CompileCompletable(compiler, xgrammar::Grammar::FromEBNF(grammar.text));
+    case GrammarSpec::Kind::kRegex:
+      CheckNotation(grammar.text, Notation::kRegex);
+      return CompileCompletable(compiler, xgrammar::Grammar::FromRegex(grammar.text));
+    case GrammarSpec::Kind::kEbnf:
+      CheckNotation(grammar.text, Notation::kEbnf);
+      return CompileCompletable(compiler, xgrammar::Grammar::FromEBNF(grammar.text));
     case GrammarSpec::Kind::kStructuralTag: return CompileTag(compiler, grammar.text);
     case GrammarSpec::Kind::kNone: break;
   }
@@ -120,7 +131,7 @@ class Guide final : public TokenGuide {
     if (json_ != nullptr) json_->Restrict(text_.at(), mask);
     const uint32_t last = mask.back() << (31 - (vocab_size_ - 1) % 32);
     if (last != 0 || std::any_of(mask.begin(), mask.end() - 1, [](uint32_t word) { return word != 0; })) return;
-    throw InvalidInput("the grammar goes on with what no token of the vocabulary is");
+    throw GrammarFailure("the grammar goes on with what no token of the vocabulary is");
   }
 
   void Accept(int32_t id) override {
@@ -128,7 +139,7 @@ class Guide final : public TokenGuide {
     ++tokens_;
     Timed([&] { good = matcher_.AcceptToken(id); });
     if (good && json_ != nullptr) good = text_.Push(tokenizer_.TokenBytes(id));
-    if (!good) throw InvalidInput("the grammar does not allow token " + std::to_string(id) + " of the answer");
+    if (!good) throw GrammarFailure("the grammar does not allow token " + std::to_string(id) + " of the answer");
   }
 
  private:
@@ -144,12 +155,12 @@ class Guide final : public TokenGuide {
     } catch (const std::bad_alloc&) {
       throw;
     } catch (const std::exception& error) {
-      throw InvalidInput("the grammar fails: " + ReasonOf(GrammarSpec::Kind::kNone, error.what()));
+      throw GrammarFailure("the grammar fails: " + ReasonOf(GrammarSpec::Kind::kNone, error.what()));
     }
     const double took = ThreadSeconds() - start;
     seconds_ += took;
     if (took <= kMostAtOnce && seconds_ <= kFirst + kEachToken * static_cast<double>(tokens_)) return;
-    throw InvalidInput("the grammar takes too long for each token");
+    throw GrammarFailure("the grammar takes too long for each token");
   }
 
   const Tokenizer& tokenizer_;

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/grammar/notation.h"
 #include "engine/grammar/schema_values.h"
 #include "kernels/base/error.h"
 #include "loader/bounded_json.h"
@@ -64,10 +65,14 @@ std::set<std::string> NamesOf(const SortedJson& type) {
   return names;
 }
 
-// Whether every type of `inner` is one of `outer`.
-bool AllowsTypes(std::set<std::string> outer, const std::set<std::string>& inner) {
+// The types of `inner` that are none of `outer`: "integer, null".
+std::string TypesBeyond(std::set<std::string> outer, const std::set<std::string>& inner) {
   if (outer.contains("number")) outer.insert("integer");
-  return std::includes(outer.begin(), outer.end(), inner.begin(), inner.end());
+  std::string beyond;
+  for (const std::string& type : inner) {
+    if (!outer.contains(type)) beyond += (beyond.empty() ? "" : ", ") + type;
+  }
+  return beyond;
 }
 
 class SchemaWalk {
@@ -168,7 +173,8 @@ class SchemaWalk {
     if (!rest.contains("type")) return;
     const std::set<std::string> type = NamesOf(rest.at("type"));
     rest.erase("type");
-    if (!AllowsTypes(type, TypesOf(rest))) Refuse(place, Quoted(whole) + " has what is not of \"type\"");
+    const std::string beyond = TypesBeyond(type, TypesOf(rest));
+    if (!beyond.empty()) Refuse(place, Quoted(whole) + " has what is not of \"type\": " + beyond);
   }
 
   // Refuses values of const and enum that do not keep to the bounds next to them, and next to them what is not compared.
@@ -222,6 +228,9 @@ class SchemaWalk {
   static void CheckPatterns(const Place& place) {
     const SortedJson& schema = *place.schema;
     const auto check = [&](std::string_view pattern) {
+      if (const std::string why = WhyMisread(pattern, Notation::kRegex); !why.empty()) {
+        Refuse(place, "pattern " + Quoted(pattern) + ": " + why);
+      }
       if (!NeedsEscapes(pattern)) return;
       Refuse(place, "pattern " + Quoted(pattern) +
                         ": quotes, backslashes and control characters are supported in [classes] alone");

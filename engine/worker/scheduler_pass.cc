@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "engine/request/grammar_failure.h"
 #include "engine/worker/scheduler.h"
 #include "kernels/base/device_fault.h"
 #include "kernels/base/error.h"
@@ -12,6 +13,7 @@
 namespace stoch::serve {
 namespace {
 
+constexpr int kBadRequest = 400;
 constexpr std::chrono::milliseconds kMemoryPause{10};  // before memory is asked for again
 // Of prompts, in a pass that others get their next token with: what an 8B model on a GPU takes 0.1 s for.
 constexpr int64_t kRowsNextToDecoding = 512;
@@ -188,6 +190,8 @@ void Scheduler::FailLargest(const std::deque<Pass>& passes, const std::string& m
 void Scheduler::FailAlone(Running& job) {
   try {
     throw;
+  } catch (const GrammarFailure& error) {
+    Fail(job, kBadRequest, error.what());
   } catch (const InvalidInput& error) {
     Fail(job, kInternalError, error.what());
   } catch (const DeviceRefusal& error) {

@@ -223,6 +223,8 @@ TEST_F(Grammars, AreRefusedWithTheReason) {
   ExpectRefused(Kind::kEbnf, "", {"empty"});
   ExpectRefused(Kind::kEbnf, "root ::= Token(99999)", {"Token id 99999"});
   ExpectRefused(Kind::kRegex, "a{3,2}", {"upper bound: 3 > 2"});
+  ExpectRefused(Kind::kRegex, "\\u{110000}", {"beyond the last character"});
+  ExpectRefused(Kind::kEbnf, "root ::= \"a\"{99999999999}", {"repeats too often"});
   ExpectRefused(Kind::kJsonSchema, R"({"type": "integer", "minimum": 1e300})", {"Integer exceeds maximum limit"});
   ExpectRefused(Kind::kRegex, std::string(kMaxGrammarBytes + 1, 'a'), {"bytes", "65536"});
   test::ExpectInvalid([] { (void)ChoiceGrammar({}); }, {"no choices"});

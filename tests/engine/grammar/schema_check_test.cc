@@ -65,6 +65,8 @@ TEST(Schemas, AreRefusedForWhatWouldBeDropped) {
       {R"({"type": "string", "pattern": "a\\nb"})", {"pattern"}},
       {R"({"type": "string", "pattern": "a\tb"})", {"pattern"}},
       {R"({"type": "object", "propertyNames": {"pattern": "\""}})", {"#/propertyNames", "pattern"}},
+      {R"({"type": "string", "pattern": "\\u{110000}"})", {"pattern", "beyond the last character"}},
+      {R"({"type": "string", "pattern": "a{4294967296}"})", {"pattern", "repeats too often"}},
       {R"({"type": "object", "patternProperties": {"^\"": {"type": "null"}}})", {"pattern"}},
       {R"({"type": "string", "pattern": "a", "format": "email"})", {"\"pattern\" next to \"format\""}},
       {R"({"anyOf": [{"type": "object"}], "additionalProperties": false})",
@@ -77,17 +79,20 @@ TEST(Schemas, AreRefusedForWhatWouldBeDropped) {
 
 // The options and the target of a reference are all that xgrammar reads: their types are looked for as deep as they are.
 TEST(Schemas, AreRefusedForOptionsOfAnotherType) {
-  const std::string wrong = "has what is not of \"type\"";
+  // With the types that were found: a schema that is not looked into is of "any" type, and refused as well.
+  const auto wrong = [](const std::string& types) { return "has what is not of \"type\": " + types; };
   const Refused refused[] = {
-      {R"({"type": "string", "anyOf": [{"enum": ["a", 1]}]})", {wrong}},
-      {R"({"type": "string", "anyOf": [{"properties": {"a": {"type": "null"}}}]})", {wrong}},
-      {R"({"type": "object", "oneOf": [{"items": {"type": "null"}}]})", {wrong}},
-      {R"({"type": "string", "oneOf": [{"anyOf": [{"type": "string"}, {"type": "null"}]}]})", {wrong}},
-      {R"({"type": "string", "allOf": [{"$ref": "#/$defs/n"}], "$defs": {"n": {"type": "integer"}}})", {wrong}},
-      {R"({"type": "string", "anyOf": [{"$ref": "#/x"}], "x": {}})", {wrong}},
-      {R"({"type": "string", "$ref": "#/$defs/n", "$defs": {"n": {"type": "integer"}}})", {"\"$ref\" " + wrong}},
+      {R"({"type": "string", "anyOf": [{"enum": ["a", 1]}]})", {wrong("integer")}},
+      {R"({"type": "string", "anyOf": [{"properties": {"a": {"type": "null"}}}]})", {wrong("object")}},
+      {R"({"type": "object", "oneOf": [{"items": {"type": "null"}}]})", {wrong("array")}},
+      {R"({"type": "string", "oneOf": [{"anyOf": [{"type": "string"}, {"type": ["null", "array"]}]}]})",
+       {wrong("array, null")}},
+      {R"({"type": "string", "allOf": [{"$ref": "#/$defs/n"}], "$defs": {"n": {"type": "integer"}}})",
+       {wrong("integer")}},
+      {R"({"type": "string", "anyOf": [{"$ref": "#/x"}], "x": {}})", {wrong("any")}},
+      {R"({"type": "string", "$ref": "#/$defs/n", "$defs": {"n": {"const": 1.5}}})", {"\"$ref\" " + wrong("number")}},
       {R"({"type": "string", "anyOf": [{"$ref": "#/$defs/n"}], "$defs": {"n": {"anyOf": [{"$ref": "#/$defs/n"}]}}})",
-       {wrong}},
+       {wrong("any")}},
   };
   for (const Refused& one : refused) ExpectRefused(one);
 }

@@ -64,6 +64,24 @@ class Grammars : public ServerFixture {
   std::shared_ptr<GrammarCompiler> compiler_;
 };
 
+// It is the request's grammar and the model's vocabulary that do not go together: nobody's server has failed.
+TEST_F(Grammars, ThatNoTokenContinuesAreRefusedWithTheReason) {
+  const std::string why = "the grammar goes on with what no token of the vocabulary is";
+  Json body = {{"prompt", "abc"}, {"max_tokens", 20}, {"guided_regex", "ab\u00fc\u00fc"}};
+  const Reply reply = Post("/v1/completions", body);
+  EXPECT_EQ(reply.status, 400) << reply.body;
+  EXPECT_EQ(reply.Json()["error"]["message"], why);
+  EXPECT_EQ(reply.Json()["error"]["type"], "invalid_request_error");
+  body["stream"] = true;  // what is known by then has been told
+  const std::vector<std::string> events = Post("/v1/completions", body).Events();
+  ASSERT_GE(events.size(), 3u);
+  EXPECT_EQ(Json::parse(events.front())["choices"][0]["text"], "a");
+  EXPECT_EQ(Json::parse(events[events.size() - 2])["error"]["message"], why);
+  EXPECT_EQ(Json::parse(events[events.size() - 2])["error"]["code"], 400);
+  EXPECT_EQ(events.back(), "[DONE]");
+  EXPECT_EQ(Ask({{"guided_regex", "ab"}})[0]["text"], "ab");
+}
+
 // The body as text: a parsed one has lost the order of the schema's properties.
 std::string WithSchema(const std::string& field) {
   return R"({"prompt":"abc","max_tokens":200,"temperature":1,"seed":3,)" + field + "}";
