@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -23,6 +24,7 @@
 #include "app/version.h"
 #include "engine/ranks/job.h"
 #include "engine/ranks/mpi/mpi_link.h"
+#include "engine/ranks/peers.h"
 #include "engine/worker/marking_backend.h"
 #include "kernels/base/error.h"
 #include "models/decoder/memory_plan.h"
@@ -44,12 +46,6 @@ std::vector<fs::path> ModuleFolders() {
   folders.push_back(folder.parent_path() / "lib/aarch64-linux-gnu/stoch");
 #endif
   return folders;
-}
-
-std::chrono::seconds LimitOf(const DeviceOptions& devices) {
-  if (devices.ranks.limit_s > 0) return std::chrono::seconds(devices.ranks.limit_s);
-  constexpr int kGpuLimit = 10, kCpuLimit = 120;
-  return std::chrono::seconds(devices.device.starts_with("cpu") || devices.device == "auto" ? kCpuLimit : kGpuLimit);
 }
 
 // Ends this process where MPI does not return from a scope in time: it waits there for all ranks, however long, also where
@@ -88,14 +84,16 @@ void EndSoon() {
   _exit(kDeviceFailure);
 }
 
-// Ends this process where a call of MPI does not come back (MpiLink::calls), once `tell` has heard of it.
+// Ends this process where a call of MPI does not come back (MpiLink::calls), or where a rank of this host has ended and the
+// launcher does not end the others, once `tell` has heard of it.
 class EndsWhereStuck {
  public:
-  EndsWhereStuck(const MpiLink& link, std::function<void(const std::string& why)> tell)
-      : thread_([&link, tell = std::move(tell)](const std::stop_token& stop) { Watch(link, tell, stop); }) {}
+  EndsWhereStuck(const MpiLink& link, const RankPeers& peers, std::function<void(const std::string& why)> tell)
+      : thread_(
+            [&link, &peers, tell = std::move(tell)](const std::stop_token& stop) { Watch(link, peers, tell, stop); }) {}
 
  private:
-  static void Watch(const MpiLink& link, const std::function<void(const std::string&)>& tell,
+  static void Watch(const MpiLink& link, const RankPeers& peers, const std::function<void(const std::string&)>& tell,
                     const std::stop_token& stop) {
     constexpr std::chrono::milliseconds kLook(500);
     constexpr int kLooks = 10;  // and no time by the clock: this process may have been stopped too
@@ -103,16 +101,23 @@ class EndsWhereStuck {
     std::condition_variable_any changed;
     std::unique_lock lock(mutex);
     uint64_t call = 0;
-    for (int looks = 0; looks < kLooks;) {
+    std::optional<int> ended;
+    for (int in_call = 0, after_end = 0; in_call < kLooks && after_end < kLooks;) {
       changed.wait_for(lock, stop, kLook, [] { return false; });
       if (stop.stop_requested()) return;
       const uint64_t now = link.calls();
-      looks = now % 2 == 1 && now == call ? looks + 1 : 0;
+      in_call = now % 2 == 1 && now == call ? in_call + 1 : 0;
       call = now;
+      ended = peers.Ended();
+      after_end = ended ? after_end + 1 : 0;
     }
-    const std::string why = fmt::format(
-        "MPI does not return from a call within {} s: a rank is lost, and the launcher does not end the others",
-        std::chrono::duration_cast<std::chrono::seconds>(kLook * kLooks).count());
+    const auto waited = std::chrono::duration_cast<std::chrono::seconds>(kLook * kLooks).count();
+    const std::string why =
+        ended ? fmt::format("rank {} has ended, and the launcher does not end the others within {} s", *ended, waited)
+              : fmt::format(
+                    "MPI does not return from a call within {} s: a rank is lost, and the launcher does not end "
+                    "the others",
+                    waited);
     EndSoon();
     tell(why);
     spdlog::error("rank {} ({}): {}", link.rank(), link.host(), why);
@@ -144,7 +149,8 @@ class MpiScope {
     constexpr std::chrono::seconds kLeast(30);  // processes of a busy cluster do not start at once
     const std::vector<fs::path> folders = ModuleFolders();
     const EndsInTime begins(std::max(limit_, kLeast), "begin");
-    link_ = std::make_unique<MpiLink>(folders, MpiLink::Limits{LimitOf(devices), limit_, IdleLimitOf(devices)});
+    link_ =
+        std::make_unique<MpiLink>(folders, MpiLink::Limits{RankLimit(devices.ranks, {}), limit_, IdleLimitOf(devices)});
   }
   ~MpiScope() {
     const EndsInTime ends(limit_, "end");
@@ -165,7 +171,9 @@ void Follow(MpiLink& link, const DeviceOptions& devices, const std::string& mode
   options.build = Commit();
   options.host = link.host();
   options.open_backend = [&]() -> std::shared_ptr<Backend> {
-    return std::make_shared<serve::MarkingBackend>(stoch::cli::Open(devices), [&link](const OpSite& site) {
+    std::shared_ptr<Backend> backend = stoch::cli::Open(devices);
+    link.LimitRows(RankLimit(devices.ranks, backend->devices()));
+    return std::make_shared<serve::MarkingBackend>(std::move(backend), [&link](const OpSite& site) {
       link.Heartbeat(fmt::format("rank {} {}: layer {} {}", link.rank(), link.host(), site.layer, site.op));
     });
   };
@@ -213,6 +221,15 @@ ExitCode Lead(RankJob& job, MpiLink& link, DeviceOptions* devices, const std::fu
   EndAll(link);
 }
 
+std::unique_ptr<RankPeers> MeetPeers(MpiLink& link) {
+  try {
+    return std::make_unique<RankPeers>(link, link.host());
+  } catch (const LostRank& error) {
+    spdlog::error("rank {} ({}): {}", link.rank(), link.host(), OneLine(error.what()));
+    EndAll(link);
+  }
+}
+
 }  // namespace
 
 ExitCode RunOnRanks(DeviceOptions* devices, const std::string& model, const std::function<ExitCode()>& body) {
@@ -228,8 +245,9 @@ ExitCode RunOnRanks(DeviceOptions* devices, const std::string& model, const std:
   MpiScope mpi(*devices);
   MpiLink& link = mpi.link();
   if (link.count() == 1) throw InvalidInput("--ranks mpi: one rank: start it with mpirun or srun");
+  const std::unique_ptr<RankPeers> peers = MeetPeers(link);
   if (link.rank() > 0) {
-    const EndsWhereStuck watched(link, [](const std::string&) {});
+    const EndsWhereStuck watched(link, *peers, [](const std::string&) {});
     try {
       Follow(link, *devices, model);
     } catch (const std::exception& error) {
@@ -238,7 +256,7 @@ ExitCode RunOnRanks(DeviceOptions* devices, const std::string& model, const std:
     return kDone;
   }
   RankJob job(link, Commit(), link.host());
-  const EndsWhereStuck watched(link, [&job](const std::string& why) { job.TellStuck(why); });
+  const EndsWhereStuck watched(link, *peers, [&job](const std::string& why) { job.TellStuck(why); });
   try {
     return Lead(job, link, devices, body);
   } catch (const LostRank& error) {
@@ -282,6 +300,7 @@ std::unique_ptr<Engine> OpenOnRanks(std::shared_ptr<Backend> backend, ModelFiles
                                     const DeviceOptions& devices) {
   RankJob& job = *devices.ranks.job;
   job.Close();
+  job.link().LimitRows(RankLimit(devices.ranks, backend->devices()));
   const DividedModel model = Divide(files, *backend, devices, &options);
   job.Open(model.name, files, options, model.layers);
   options.ranks = &job.link();

@@ -2,6 +2,7 @@
 #include "app/options/rank_options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdlib>
 
 #include "app/options/rank_division.h"
@@ -24,11 +25,18 @@ void AddRankDivision(CLI::App& command, RankOptions* options, CLI::Option* ranks
                   with + "layers of each rank, 40,43,43; default: as many bytes on each as they go")
       ->needs(ranks);
   command
-      .add_option(
-          "--rank-limit", options->limit_s,
-          with + "seconds without a sign of life after which a rank is lost; 0 = 10 with --device cuda, else 120")
+      .add_option("--rank-limit", options->limit_s,
+                  with + "seconds without a sign of life after which a rank is lost; 0 = 10 on GPUs, 120 on CPUs")
       ->check(CLI::Range(0, 86400))
       ->needs(ranks);
+}
+
+std::chrono::seconds RankLimit(const RankOptions& options, std::span<const Device> devices) {
+  if (options.limit_s > 0) return std::chrono::seconds(options.limit_s);
+  constexpr int kGpuLimit = 10, kCpuLimit = 120;  // one operator of a large model
+  const bool has_cpu = devices.empty() ||
+                       std::any_of(devices.begin(), devices.end(), [](Device d) { return d.kind == DeviceKind::kCpu; });
+  return std::chrono::seconds(has_cpu ? kCpuLimit : kGpuLimit);
 }
 
 int LaunchedProcesses() {

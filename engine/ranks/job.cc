@@ -22,7 +22,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kProtocol = 4;
+constexpr int64_t kProtocol = 5;
 // Why rank 0 tells of a model.
 constexpr const char* kToLoad = "load";
 constexpr const char* kToDescribe = "describe";

@@ -30,7 +30,8 @@ enum class Kind : uint32_t {
 struct Head {
   Kind kind = Kind::kText;
   uint32_t crc32c = 0;  // of the kind and of what follows
-  uint64_t number = 0;  // of a piece
+  uint64_t number =
+      0;  // of a piece, of the lost rank, or the milliseconds that a heartbeat asks to wait for the next one
 };
 
 static_assert(sizeof(Head) == kMessageHeadBytes);
@@ -38,6 +39,7 @@ static_assert(sizeof(Head) == kMessageHeadBytes);
 constexpr size_t kMaxTextBytes = size_t{1} << 20;
 constexpr size_t kMaxNoteBytes = 4096;  // of heartbeats, and of why a rank ends
 constexpr std::chrono::milliseconds kHeartbeatPeriod{1000};
+constexpr uint64_t kMostLimitMs = 86'400'000;  // of --rank-limit
 
 uint32_t Checksum(Kind kind, std::span<const std::byte> bytes) {
   return Crc32c()
@@ -71,8 +73,9 @@ void AwaitMessage(RankLink& link, int from, size_t max_bytes, RankLink::Wait wai
   const Clock::time_point begin = Clock::now();
   for (;;) {
     const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);
-    if (waited >= link.limit(wait)) throw SilentRank(link, from, wait);
-    if (link.WaitFor(from, max_bytes, std::min(kHeartbeatPeriod, link.limit(wait) - waited))) return;
+    const std::chrono::milliseconds limit = link.LimitOf(from, wait);
+    if (waited >= limit) throw SilentRank(link, from, wait);
+    if (link.WaitFor(from, max_bytes, std::min(kHeartbeatPeriod, limit - waited))) return;
     link.Heartbeat(WaitsFor(from));
   }
 }
@@ -93,6 +96,8 @@ bool IsSignOfLife(RankLink& link, int from, const Message& message) {
   switch (message.head.kind) {
     case Kind::kLost: throw LostRank(static_cast<int>(message.head.number), message.Text());
     case Kind::kHeartbeat: {
+      const std::chrono::milliseconds asked(std::min(message.head.number, kMostLimitMs));
+      if (asked.count() > 0) link.HearLimit(from, asked);
       const std::string where = message.Text();
       link.HearHeartbeat(where);
       link.Heartbeat(where);
@@ -170,7 +175,8 @@ bool RankLink::TakesHeartbeat() {
 void RankLink::Heartbeat(const std::string& where) {
   if (!TakesHeartbeat()) return;
   const std::string text = where.substr(0, kMaxNoteBytes);
-  SendMessage(*this, heartbeat_to_, Kind::kHeartbeat, 0, std::as_bytes(std::span(text)));
+  const auto limit_ms = static_cast<uint64_t>(limit(Wait::kLimit).count());
+  SendMessage(*this, heartbeat_to_, Kind::kHeartbeat, limit_ms, std::as_bytes(std::span(text)));
 }
 
 void RankLink::Heartbeat(const LoadedBytes& loaded) {
@@ -178,8 +184,13 @@ void RankLink::Heartbeat(const LoadedBytes& loaded) {
   SendMessage(*this, heartbeat_to_, Kind::kLoading, 0, std::as_bytes(std::span(&loaded, 1)));
 }
 
+std::chrono::milliseconds RankLink::LimitOf(int from, Wait wait) const {
+  const auto told = limits_of_others_.find(from);
+  return wait == Wait::kLimit && told != limits_of_others_.end() ? told->second : limit(wait);
+}
+
 LostRank SilentRank(const RankLink& link, int from, RankLink::Wait wait) {
-  return {from, "sent nothing for " + std::to_string(link.limit(wait).count()) + " ms"};
+  return {from, "sent nothing for " + std::to_string(link.LimitOf(from, wait).count()) + " ms"};
 }
 
 void SendAlive(RankLink& link) {

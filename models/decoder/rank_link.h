@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -64,6 +65,8 @@ class RankLink {
   virtual int count() const = 0;
   // How long to wait for a message.
   virtual std::chrono::milliseconds limit(Wait wait) const = 0;
+  // Sets limit(kLimit), to what fits the devices of this rank. Its heartbeats tell those who wait for it.
+  virtual void LimitRows(std::chrono::milliseconds limit) = 0;
   // Copies the message, and returns before it has arrived. Errors: LostRank.
   virtual void Send(int to, std::span<const std::byte> message) = 0;
   // Whether the next message of a rank has arrived, all of it, within so long.
@@ -78,6 +81,9 @@ class RankLink {
   void Heartbeat(const std::string& where);
   // The same of a rank that loads, which says how far it is.
   void Heartbeat(const LoadedBytes& loaded);
+  // How long a message of this rank is waited for: rows as its heartbeats have said, before the first one as limit(kLimit).
+  std::chrono::milliseconds LimitOf(int from, Wait wait) const;
+  void HearLimit(int from, std::chrono::milliseconds rows) { limits_of_others_[from] = rows; }
   // Hands what another rank's heartbeat says to this function, on the thread of the link.
   void OnHeartbeat(std::function<void(const std::string& where)> on_heartbeat) {
     on_heartbeat_ = std::move(on_heartbeat);
@@ -97,6 +103,7 @@ class RankLink {
   int heartbeat_to_ = -1;
   std::chrono::steady_clock::time_point last_heartbeat_ = {};
   std::function<void(const std::string&)> on_heartbeat_;
+  std::map<int, std::chrono::milliseconds> limits_of_others_;  // for rows, by rank
 };
 
 // A piece of a pass as followers run it: its output rows count from 0.
@@ -137,7 +144,7 @@ std::string TakeRows(RankLink& link, int from, uint64_t number, std::span<float>
 // launcher does. On a thread of its own, as rank 0 may wait for requests, or load. Errors: LostRank.
 void SendAlive(RankLink& link);
 
-// Of a rank that has said nothing for limit(wait).
+// Of a rank that has said nothing for LimitOf(from, wait).
 LostRank SilentRank(const RankLink& link, int from, RankLink::Wait wait);
 
 // That this rank ends, because of rank `lost`: whoever waits for its rows ends in these words. Never throws.

@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that say nothing for too long are lost, those that say that they get on are not. Ranks are threads, messages go through queues.
+// Ranks that say nothing for too long are lost, those that say that they get on are not, and whoever shares their host sees
+// their processes end. Ranks are threads, messages go through queues; a child stands for the process of another rank.
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "engine/ranks/job.h"
+#include "engine/ranks/peers.h"
 #include "models/decoder/rank_link.h"
 #include "tests/support/thread_link.h"
 
@@ -84,6 +91,28 @@ TEST(RankSilence, ALostRankIsNamedByWhoeverWaitsForIt) {
   EXPECT_EQ(std::count(waiting.heard.begin(), waiting.heard.end(), "waits for rank 1"), std::ssize(waiting.heard));
 }
 
+// The devices of the rank that computes count, as it says, not those of who waits for it.
+TEST(RankSilence, ARankSaysHowLongItMayBeSilent) {
+  constexpr std::chrono::milliseconds kLong = std::chrono::seconds(60);
+  ThreadLinks slow(3, kSilence);
+  const Waiting waiting = WaitForRankOne(slow, [&](RankLink& link) {
+    link.LimitRows(kLong);
+    link.Heartbeat("layer 3 qkv_proj");
+    std::this_thread::sleep_for(kSilence + kLateness);
+    SendRows(link, 2, 0, std::vector<float>(4));
+  });
+  EXPECT_EQ(waiting.rank_2, "");
+  EXPECT_EQ(waiting.rank_0, "");
+
+  ThreadLinks fast(3, kLong);
+  const Waiting lost = WaitForRankOne(fast, [](RankLink& link) {
+    link.LimitRows(kSilence);
+    link.Heartbeat("layer 3 qkv_proj");
+  });
+  EXPECT_EQ(lost.rank_2, "rank 1: sent nothing for 3000 ms");
+  EXPECT_EQ(lost.rank_0, lost.rank_2);
+}
+
 TEST(RankSilence, AFollowerEndsAfterRankZero) {
   using std::chrono::milliseconds;
   ThreadLinks links(2, std::chrono::seconds(60), kSilence);
@@ -104,6 +133,104 @@ TEST(RankSilence, AFollowerEndsAfterRankZero) {
   }
   follower.join();
   EXPECT_EQ(why, "rank 0: sent nothing for 3000 ms");
+}
+
+// A process that does nothing until it is killed.
+class Child {
+ public:
+  Child() : pid_(fork()) {
+    while (pid_ == 0) pause();
+  }
+  ~Child() { Kill(true); }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  pid_t pid() const { return pid_; }
+  // Until it has ended. `reap`: its number is free afterwards.
+  void Kill(bool reap) {
+    kill(pid_, SIGKILL);
+    siginfo_t info{};
+    waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | (reap ? 0 : WNOWAIT));
+  }
+
+ private:
+  pid_t pid_;
+};
+
+// What rank 0 keeps of a rank 1 that says `answer` to what rank 0 says.
+std::unique_ptr<RankPeers> PeersOf(const std::function<std::string(const std::string& told)>& answer) {
+  ThreadLinks links(2);
+  std::thread other([&] {
+    RankLink& link = links.link(1);
+    SendText(link, 0, answer(TakeText(link, 0, RankLink::Wait::kOpening)));
+  });
+  try {
+    auto peers = std::make_unique<RankPeers>(links.link(0), "host");
+    other.join();
+    return peers;
+  } catch (...) {
+    other.join();
+    throw;
+  }
+}
+
+// The place of rank 0, with another process.
+std::string WithProcess(const std::string& told, const std::string& process) {
+  return told.substr(0, told.rfind(' ') + 1) + process;
+}
+
+TEST(RankPeers, AProcessThatEndsIsSeenBeforeItsParentWaitsForIt) {
+  Child child;
+  const auto peers = PeersOf([&](const std::string& told) { return WithProcess(told, std::to_string(child.pid())); });
+  ASSERT_EQ(peers->count(), 1u);
+  EXPECT_EQ(peers->Ended(), std::nullopt);
+  kill(child.pid(), SIGSTOP);
+  EXPECT_EQ(peers->Ended(), std::nullopt) << "one that is stopped may go on";
+  child.Kill(false);
+  EXPECT_EQ(peers->Ended(), 1);
+}
+
+TEST(RankPeers, AProcessThatIsGoneAlreadyHasEnded) {
+  Child child;
+  child.Kill(true);
+  const auto peers = PeersOf([&](const std::string& told) { return WithProcess(told, std::to_string(child.pid())); });
+  EXPECT_EQ(peers->Ended(), 1);
+}
+
+TEST(RankPeers, OtherHostsAreNotWatched) {
+  Child child;
+  child.Kill(true);
+  const auto other = [&](const std::string& from, const std::string& to) {
+    return PeersOf([&](const std::string& told) {
+             std::string place = WithProcess(told, std::to_string(child.pid()));
+             return place.replace(place.find(from), from.size(), to);
+           })
+        ->count();
+  };
+  EXPECT_EQ(other("host", "host2"), 0u);
+  EXPECT_EQ(other("pid:[", "pid:[1"), 0u);
+  EXPECT_EQ(other("-", "_"), 0u);  // of the boot
+}
+
+TEST(RankPeers, AProcessThatCannotBeIsALostRank) {
+  for (const char* process : {"", "0", "-1", "1x", "99999999999"}) {
+    EXPECT_THROW(PeersOf([&](const std::string& told) { return WithProcess(told, process); }), LostRank) << process;
+  }
+}
+
+TEST(RankPeers, AllRanksMeet) {
+  constexpr int kRanks = 4;
+  ThreadLinks links(kRanks);
+  std::vector<std::thread> ranks;
+  std::vector<size_t> counts(kRanks);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const RankPeers peers(links.link(rank), "host");
+      counts[static_cast<size_t>(rank)] = peers.Ended() ? 0 : peers.count();
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_EQ(counts, std::vector<size_t>(kRanks, kRanks - 1));
 }
 
 }  // namespace

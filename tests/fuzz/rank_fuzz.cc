@@ -64,6 +64,7 @@ class ScriptedLink final : public RankLink {
   int rank() const override { return 0; }
   int count() const override { return 2; }
   std::chrono::milliseconds limit(Wait /*wait*/) const override { return std::chrono::hours(1); }
+  void LimitRows(std::chrono::milliseconds /*limit*/) override {}
   void Send(int /*to*/, std::span<const std::byte> /*message*/) override {}
   bool WaitFor(int from, size_t max_bytes, std::chrono::milliseconds /*most*/) override {
     if (messages_.empty()) throw LostRank(from, "sent nothing");

@@ -53,13 +53,14 @@ class ThreadLinks {
 
   class Link final : public RankLink {
    public:
-    Link(ThreadLinks* all, int rank, int count) : all_(*all), rank_(rank), count_(count) {}
+    Link(ThreadLinks* all, int rank, int count) : all_(*all), rank_(rank), count_(count), limit_(all->limit_) {}
     int rank() const override { return rank_; }
     int count() const override { return count_; }
     void Send(int to, std::span<const std::byte> message) override { all_.Send(rank_, to, message); }
     std::chrono::milliseconds limit(Wait wait) const override {
-      return wait == Wait::kIdle ? all_.idle_limit_ : all_.limit_;
+      return wait == Wait::kIdle ? all_.idle_limit_ : limit_;
     }
+    void LimitRows(std::chrono::milliseconds limit) override { limit_ = limit; }
     bool WaitFor(int from, size_t max_bytes, std::chrono::milliseconds most) override {
       return all_.WaitFor(from, rank_, max_bytes, most);
     }
@@ -69,6 +70,7 @@ class ThreadLinks {
     ThreadLinks& all_;
     int rank_;
     int count_;
+    std::chrono::milliseconds limit_;
   };
 
   void Send(int from, int to, std::span<const std::byte> message) {

@@ -328,5 +328,34 @@ TEST_F(RanksCli, ALostRankEndsTheJob) {
   }
 }
 
+// No message tells of it: ranks of one host send through shared memory, and the launcher that would end them is stopped.
+TEST_F(RanksCli, AMiddleRankThatAStoppedLauncherLosesEndsTheJob) {
+  const TempDir folder;
+  WriteFile(folder / "text", BirdsText(4000));
+  const auto words = WithDemo("perplexity", {"--file", folder / "text", "--ctx", "128", "--quiet"});
+  const std::string pid = Quoted(folder / "pid.");
+  WriteFile(folder / "rank",
+            "#!/bin/sh\nrank=$OMPI_COMM_WORLD_RANK$PMI_RANK\n"
+            "if [ $rank != 1 ]; then echo $$ >" +
+                pid +
+                "$rank; exec \"$@\"; fi\n"
+                "there() { for i in 0 2; do readlink /proc/$(cat " +
+                pid +
+                "$i)/exe >/dev/null && return; done; false; }\n"
+                "\"$@\" &\n"
+                "for i in $(seq 300); do grep -q safetensors /proc/$!/maps && break; sleep 0.1; done\n"
+                "sleep 1.5\nkill -STOP $PPID\nkill -KILL $!\nbegin=$(date +%s)\n"
+                "for i in $(seq 300); do there || break; sleep 0.1; done\n"
+                "echo $(($(date +%s) - begin)) >" +
+                Quoted(folder / "seconds") + "\nkill -KILL $PPID\n");
+  fs::permissions(folder / "rank", fs::perms::owner_all);
+  const ProcessResult result = RunRanks(3, OnRanks(words), folder / "rank");
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_NE(result.exit_code, 124);
+  const std::string seconds = ReadFile(folder / "seconds");
+  ASSERT_NE(seconds, "");
+  EXPECT_LT(std::stoi(seconds), 10);
+}
+
 }  // namespace
 }  // namespace stoch::test

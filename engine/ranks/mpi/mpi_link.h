@@ -42,6 +42,7 @@ class MpiLink final : public RankLink {
   int count() const override { return count_; }
   const std::string& host() const { return host_; }
   std::chrono::milliseconds limit(Wait wait) const override;
+  void LimitRows(std::chrono::milliseconds limit) override { limits_.rows = limit; }
   void Send(int to, std::span<const std::byte> message) override;
   bool WaitFor(int from, size_t max_bytes, std::chrono::milliseconds most) override;
   std::vector<std::byte> Take(int from) override;
