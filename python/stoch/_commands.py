@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from stoch import _safetensors, _stoch
-from stoch._config import ModelConfig, Settings, check_text, settings_of
+from stoch._arguments import check_name, check_text, check_texts, name_or_none
+from stoch._config import ModelConfig, Settings, settings_of
 from stoch._progress import ProgressArgument, reporter
 from stoch._rows import Plot, Row, Rows, flatten, plots_in
 
@@ -27,6 +28,8 @@ def _flags(options: Mapping[str, Any]) -> list[str]:
     flags: list[str] = []
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")
+        if isinstance(value, np.bool_):
+            value = bool(value)
         if value is None or value is False:
             continue
         if value is True:
@@ -83,7 +86,7 @@ def verify(
     model: Path = "demo",
     *,
     device: str = "auto",
-    only: Sequence[str] = (),
+    only: str | Sequence[str] = (),
     goldens: Path | None = None,
     hashes: Path | None = None,
     progress: ProgressArgument = None,
@@ -96,11 +99,11 @@ def verify(
     """
     with reporter(progress, "verify") as report:
         rows = _stoch.verify(
-            os.fspath(model),
-            device,
-            list(only),
-            "" if goldens is None else os.fspath(goldens),
-            "" if hashes is None else os.fspath(hashes),
+            check_name("model", model),
+            check_text("device", device),
+            check_texts("only", [only] if isinstance(only, str) else only),
+            name_or_none("goldens", goldens),
+            name_or_none("hashes", hashes),
             report,
         )
     return Rows({"name": name, "passed": passed, "detail": detail} for name, passed, detail in rows)
@@ -395,7 +398,7 @@ def sweep(
         "output": output,
         "resume": resume,
         "shard": shard,
-        "merge": None if merge is None else [os.fspath(path) for path in merge],
+        "merge": None if merge is None else [check_name("merge", path) for path in merge],
         "plot": plot,
         "timing": timing,
         "device": device,
@@ -405,7 +408,7 @@ def sweep(
         with _plan_file(plan) as path:
             run("sweep", [path], options, progress)
     else:
-        run("sweep", [] if plan is None else [os.fspath(plan)], options, progress)
+        run("sweep", [] if plan is None else [check_name("plan", plan)], options, progress)
     rows = [flatten(json.loads(line)) for line in _File(output).read_text(encoding="utf-8").splitlines()]
     if plot is None or merge is not None:
         return Rows(rows)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from stoch import _stoch
+from stoch._arguments import check_text, check_whole, name_or_none
 from stoch._html import table
 from stoch._multiplier import MultiplierTable, count_digits, name_of
 
@@ -21,17 +22,6 @@ Settings = str | Mapping[Any, Any]
 
 _ROWS = {row[0]: row for row in _stoch.parameters()}
 _ALIASES = {row[1]: row[0] for row in _ROWS.values() if row[1]}
-
-
-def check_text(name: str, value: object) -> str:
-    """A str that UTF-8 can write: the engine takes no other."""
-    if not isinstance(value, str):
-        raise _stoch.InvalidInput(f"{name} is a {type(value).__name__}: allowed is a str")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise _stoch.InvalidInput(f"{name} has half a surrogate pair at {error.start}: allowed is valid Unicode") from None
-    return value
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -277,7 +267,7 @@ class ModelConfig:
         mask: str | os.PathLike[str] | None = None,
         mask_bits: int = 0,
     ) -> None:
-        files = (_path(mp), mp_normalise, _path(smooth), _path(mask), mask_bits)
+        files = checked_files(mp, mp_normalise, smooth, mask, mask_bits)
         texts = tuple(settings_text(given) for given in settings)
         object.__setattr__(self, "_settings", texts)
         object.__setattr__(self, "_files", files)
@@ -342,13 +332,22 @@ class ModelConfig:
         return (_model_config, (self._settings, self._files))
 
 
-def _path(value: str | os.PathLike[str] | None) -> str:
-    return "" if value is None else os.fspath(value)
+def checked_files(mp: Any, mp_normalise: Any, smooth: Any, mask: Any, mask_bits: Any) -> tuple[str, str, str, str, int]:
+    """As the engine takes them: "" where there is none."""
+    return (
+        name_or_none("mp", mp),
+        check_text("mp_normalise", mp_normalise),
+        name_or_none("smooth", smooth),
+        name_or_none("mask", mask),
+        check_whole("mask_bits", mask_bits, 32),
+    )
 
 
 def _model_config(settings: tuple[str, ...], files: tuple[str, str, str, str, int]) -> ModelConfig:
     mp, mp_normalise, smooth, mask, mask_bits = files
-    return ModelConfig(*settings, mp=mp, mp_normalise=mp_normalise, smooth=smooth, mask=mask, mask_bits=mask_bits)
+    return ModelConfig(
+        *settings, mp=mp or None, mp_normalise=mp_normalise, smooth=smooth or None, mask=mask or None, mask_bits=mask_bits
+    )
 
 
 def model_config_of(

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from stoch import _arrays, _mixed, _stoch
-from stoch._config import ScConfig, ScValue, check_text, config_of
+from stoch._arguments import check_text
+from stoch._config import ScConfig, ScValue, config_of
 from stoch._products import product, sums_of
 
 

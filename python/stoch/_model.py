@@ -22,7 +22,17 @@ import numpy as np
 import numpy.typing as npt
 
 from stoch import _stoch
-from stoch._config import ModelConfig, Settings, check_text, files_of, model_config_of
+from stoch._arguments import (
+    check_flag,
+    check_mapping,
+    check_name,
+    check_number,
+    check_text,
+    check_texts,
+    check_whole,
+    name_or_none,
+)
+from stoch._config import ModelConfig, Settings, files_of, model_config_of
 from stoch._html import table
 from stoch._options import request_options
 from stoch._progress import ProgressArgument, reporter
@@ -75,6 +85,12 @@ def _conversation(
     kwargs: Mapping[str, Any],
 ) -> str:
     """What a chat template is told, as JSON."""
+    if isinstance(messages, (str, bytes, Mapping)) or not hasattr(messages, "__iter__"):
+        raise _stoch.InvalidInput(f"messages is a {type(messages).__name__}: expected a list of {{role, content}}")
+    messages = list(messages)
+    for name, value in (("tools", tools), ("documents", documents)):
+        if value is not None and (isinstance(value, (str, bytes, Mapping)) or not hasattr(value, "__iter__")):
+            raise _stoch.InvalidInput(f"{name} is a {type(value).__name__}: allowed is a list")
     for message in messages:
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise _stoch.InvalidInput("messages: expected a list of {role, content}")
@@ -142,17 +158,6 @@ class Stream:
         self._handle = None
 
 
-def _whole(name: str, value: Any, bits: int = 64) -> int:
-    """What the engine's integers hold."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise _stoch.InvalidInput(f"{name} is a {type(value).__name__}: allowed is a whole number") from None
-    if not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
-        raise _stoch.InvalidInput(f"{name} is a number that {bits} bits do not hold")
-    return number
-
-
 def _ids(values: Any, what: str, allowed: str = "token ids, as model.tokenize(text) gives them") -> list[int]:
     try:
         ids = [operator.index(i) for i in (values.tolist() if hasattr(values, "tolist") else values)]
@@ -171,7 +176,7 @@ class Sequence:
         self._handle = handle
 
     def append(self, ids: int | Ids) -> None:
-        self._handle.append([ids] if isinstance(ids, int) else _ids(ids, "ids"))
+        self._handle.append(_ids([ids] if _is_id(ids) else ids, "ids"))
 
     @property
     def ids(self) -> list[int]:
@@ -194,6 +199,12 @@ class Sequence:
         return len(self._handle.ids)
 
 
+def _handle_of(name: str, sequence: Any) -> Any:
+    if not isinstance(sequence, Sequence):
+        raise _stoch.InvalidInput(f"{name}: a {type(sequence).__name__}: allowed is what add and fork return")
+    return sequence._handle
+
+
 class Engine:
     """Sequences by hand, over the KV cache of one Model."""
 
@@ -203,21 +214,24 @@ class Engine:
 
     def add(self, ids: Ids, *, capacity: int = 0) -> Sequence:
         """A sequence of these tokens that may grow to `capacity` ones (0: the context), whose memory is reserved."""
-        return Sequence(_stoch.add_sequence(self._handle, _ids(ids, "ids"), capacity))
+        return Sequence(_stoch.add_sequence(self._handle, _ids(ids, "ids"), check_whole("capacity", capacity)))
 
     def step(self, sequences: SequenceOf[Sequence]) -> Floats:
         """Runs every pending token. Returns the logits after the last one of each, float32 [sequences, vocab]."""
-        logits = np.empty((len(sequences), self._vocab_size), np.float32)
-        _stoch.step(self._handle, [sequence._handle for sequence in sequences], logits)
+        if not hasattr(sequences, "__len__"):
+            raise _stoch.InvalidInput(f"sequences is a {type(sequences).__name__}: allowed is a list of sequences")
+        handles = [_handle_of("sequences", sequence) for sequence in sequences]
+        logits = np.empty((len(handles), self._vocab_size), np.float32)
+        _stoch.step(self._handle, handles, logits)
         return logits
 
     def fork(self, sequence: Sequence) -> Sequence:
         """A sequence of the same tokens; what is computed is shared in pages of 64, the rest is pending."""
-        return Sequence(sequence._handle.fork())
+        return Sequence(_handle_of("sequence", sequence).fork())
 
     def remove(self, sequence: Sequence) -> None:
         """Gives the memory of a sequence back."""
-        sequence._handle.remove()
+        _handle_of("sequence", sequence).remove()
 
 
 class Model:
@@ -290,7 +304,9 @@ class Model:
         return self._handle.eos_ids()
 
     def tokenize(self, text: str, *, add_bos: bool = True, parse_special: bool = False) -> list[int]:
-        return self._handle.encode(check_text("text", text), add_bos, parse_special)
+        return self._handle.encode(
+            check_text("text", text), check_flag("add_bos", add_bos), check_flag("parse_special", parse_special)
+        )
 
     def detokenize(self, ids: Ids) -> str:
         return self._handle.decode(_ids(ids, "ids"))
@@ -337,6 +353,8 @@ class Model:
         and one of guided_json (a schema, its JSON or a pydantic model), guided_regex, guided_choice and guided_grammar (GBNF).
         """
         request = _request(**_options("Model.generate", options))
+        if isinstance(prompt, Mapping):
+            raise _stoch.InvalidInput(f"prompt is a {type(prompt).__name__}: allowed are text, token ids or a list of either")
         several = not isinstance(prompt, str) and hasattr(prompt, "__getitem__") and len(prompt) > 0 and not _is_id(prompt[0])
         prompts = [self._prompt(each) for each in prompt] if several else [self._prompt(prompt)]  # type: ignore[arg-type]
         with reporter(progress if len(prompts) > 1 else False, "generating") as report:
@@ -363,10 +381,15 @@ class Model:
         """The assistant's answer to messages {role, content}, as the model's chat template writes them."""
         options = _options("Model.chat", {**options, "stop_ids": stop_ids})
         conversation = _conversation(
-            messages, tools, documents, not continue_final_message, continue_final_message, chat_template_kwargs or {}
+            messages,
+            tools,
+            documents,
+            not continue_final_message,
+            continue_final_message,
+            check_mapping("chat_template_kwargs", chat_template_kwargs or {}, "a dict of variables"),
         )
         prompt = self._handle.encode_chat(conversation)
-        options["stop_ids"] = [*options["stop_ids"], *self._handle.chat_stop_ids()]
+        options["stop_ids"] = [*_ids(options.get("stop_ids", ()), "stop_ids"), *self._handle.chat_stop_ids()]
         request = _request(**options)
         if stream:
             return Stream(self._handle.stream(request, prompt))
@@ -425,12 +448,12 @@ class Model:
         hidden = np.empty((len(checked), int(self._facts["config"]["hidden_size"])), np.float32)
         if checked:
             with reporter(progress, "hidden") as report:
-                self._handle.hidden(checked, operator.index(layer), hidden, report)
+                self._handle.hidden(checked, check_whole("layer", layer), hidden, report)
         return hidden
 
     def logits_sha256(self, ids: str | Ids, *, new_tokens: int = 1) -> str:
         """sha256 over the logits of a text, or ids, and of all but the last of `new_tokens` greedy ones: `stoch verify` checks it."""
-        return self._handle.logits_sha256(self._prompt(ids, "ids"), new_tokens)
+        return self._handle.logits_sha256(self._prompt(ids, "ids"), check_whole("new_tokens", new_tokens))
 
     def loglikelihood(
         self, requests: SequenceOf[tuple[Ids, Ids]], *, progress: ProgressArgument = None
@@ -457,7 +480,8 @@ class Model:
         if (text is None) == (file is None):
             raise _stoch.InvalidInput("perplexity: give a text, or file=")
         ids = self._prompt(_text_in(file) if file is not None else _no_path(text), "text")
-        window = ctx or min(2048, self.context)
+        window = check_whole("ctx", ctx) or min(2048, self.context)
+        max_windows = check_whole("max_windows", max_windows)
         with reporter(progress, "perplexity") as report:
             windows, predictions, nll, ppl, error, elapsed = self._handle.perplexity(ids, window, max_windows, report)
         return Perplexity(nll, ppl, error, windows, predictions, elapsed)
@@ -468,6 +492,7 @@ class Model:
 
 
 def _text_in(file: str | os.PathLike[str]) -> str:
+    check_name("file", file)
     try:
         return Path(file).read_bytes().decode("utf-8")
     except OSError as error:
@@ -503,7 +528,29 @@ def _options(function: str, given: Mapping[str, Any]) -> dict[str, Any]:
 def _same_penalty(repetition: float | None, repeat: float | None) -> float:
     if repetition is not None and repeat is not None and repetition != repeat:
         raise _stoch.InvalidInput("repeat_penalty is the same as repetition_penalty; give one")
-    return next((penalty for penalty in (repetition, repeat) if penalty is not None), 1.0)
+    if repetition is not None:
+        return check_number("repetition_penalty", repetition)
+    return 1.0 if repeat is None else check_number("repeat_penalty", repeat)
+
+
+def _seed(value: Any) -> int:
+    """Any number of 64 bits; a negative one has the bits of two's complement."""
+    number = check_whole("seed", value, 4096)
+    if not -1 << 63 <= number < 1 << 64:
+        raise _stoch.InvalidInput(f"seed = {number}: allowed is -2^63..2^64-1")
+    return number % (1 << 64)
+
+
+def _token_id(value: Any) -> int:
+    """A key of logit_bias; JSON has them as text."""
+    return int(value) if isinstance(value, str) and value.isdecimal() else check_whole("logit_bias: a token id", value)
+
+
+def _stops(stop: Any) -> list[str]:
+    texts = check_texts("stop", [stop] if isinstance(stop, str) else stop)
+    if "" in texts:
+        raise _stoch.InvalidInput("stop has an empty text: every answer would end before its first character")
+    return texts
 
 
 def _request(
@@ -529,10 +576,11 @@ def _request(
     guided_choice: SequenceOf[str] | None = None,
     guided_grammar: str | None = None,
 ) -> _stoch.Request:
+    choices = [] if guided_choice is None else check_texts("guided_choice", guided_choice)
     guides = {
         "guided_json": guided_json,
         "guided_regex": guided_regex,
-        "guided_choice": guided_choice,
+        "guided_choice": None if guided_choice is None else choices,
         "guided_grammar": guided_grammar,
     }
     given = [name for name, guide in guides.items() if guide is not None]
@@ -541,33 +589,34 @@ def _request(
     for name in given:
         if not guides[name]:
             raise _stoch.InvalidInput(f"{name} is empty")
-    if max_tokens is not None and _whole("max_tokens", max_tokens) < 0:
+    if max_tokens is not None and check_whole("max_tokens", max_tokens) < 0:
         raise _stoch.InvalidInput(f"max_tokens = {max_tokens}: allowed is 0 or more, or None")
-    if not -1 << 63 <= _whole("seed", seed, 4096) < 1 << 64:
-        raise _stoch.InvalidInput(f"seed = {seed}: allowed is -2^63..2^64-1")
-    bias = [(int(i), float(b)) for i, b in (logit_bias or {}).items()]
+    bias = [
+        (_token_id(i), check_number(f"logit_bias of {i}", b))
+        for i, b in check_mapping("logit_bias", {} if logit_bias is None else logit_bias, "a dict {token id: bias}").items()
+    ]
     for i, b in bias:
         if not 0 <= i < 1 << 31 or not math.isfinite(b):
             raise _stoch.InvalidInput(f"logit_bias {{{i}: {b}}}: allowed is a token id and a finite number")
     return _stoch.Request(
         -1 if max_tokens is None else max_tokens,
-        temperature,
-        top_p,
-        _whole("top_k", top_k),
-        min_p,
+        check_number("temperature", temperature),
+        check_number("top_p", top_p),
+        check_whole("top_k", top_k),
+        check_number("min_p", min_p),
         _same_penalty(repetition_penalty, repeat_penalty),
-        presence_penalty,
-        frequency_penalty,
+        check_number("presence_penalty", presence_penalty),
+        check_number("frequency_penalty", frequency_penalty),
         bias,
-        seed % (1 << 64),  # a negative one has the bits of two's complement
-        [check_text("stop", each) for each in ([stop] if isinstance(stop, str) else stop)],
+        _seed(seed),
+        _stops(stop),
         _ids(stop_ids, "stop_ids"),
-        ignore_eos,
-        _whole("top_logprobs", top_logprobs, 32),
-        hash_logits,
+        check_flag("ignore_eos", ignore_eos),
+        check_whole("top_logprobs", top_logprobs, 32),
+        check_flag("hash_logits", hash_logits),
         "" if guided_json is None else _schema(guided_json),
         "" if guided_regex is None else check_text("guided_regex", guided_regex),
-        [check_text("guided_choice", each) for each in guided_choice or ()],
+        choices,
         "" if guided_grammar is None else check_text("guided_grammar", guided_grammar),
     )
 
@@ -582,12 +631,16 @@ def _schema(guide: Any) -> str:
         raise _stoch.InvalidInput(
             f"guided_json is a {type(guide).__name__}: allowed is a schema, its JSON or a pydantic model"
         )
-    return json.dumps(guide)
+    try:
+        return json.dumps(guide)
+    except (TypeError, ValueError) as error:
+        raise _stoch.InvalidInput(f"guided_json: expected what JSON can say: {error}") from None
 
 
 def _max_memory(value: str | Mapping[int, int | str] | None) -> str:
     if value is None or isinstance(value, str):
-        return value or ""
+        return name_or_none("max_memory", value)
+    check_mapping("max_memory", value, "a str or a dict {device: bytes}")
     return ",".join(f"{device}={size}" for device, size in value.items())
 
 
@@ -637,13 +690,11 @@ def load(
     ...     model.generate("Once upon a time", max_tokens=4).text
     ', there was a'
     """
-    name = check_text("model", os.fspath(model))
-    if "\0" in name:
-        raise _stoch.InvalidInput("model holds a NUL character")
+    name = check_name("model", model)
     if seed is not None:
         if not name.startswith("random:") or name.count(":") != 1:
             raise _stoch.InvalidInput(f"seed = {seed}: has a meaning with random:SHAPE alone, got model {name}")
-        name = f"{name}:{seed}"
+        name = f"{name}:{_seed(seed)}"
     files = {"mp": mp, "mp_normalise": mp_normalise, "smooth": smooth, "mask": mask, "mask_bits": mask_bits}
     config: ModelConfig | None = None
     if precision == "sc" or sc is not None or any(value is not None for value in files.values()):
@@ -651,23 +702,23 @@ def load(
     with reporter(progress, "loading") as report:
         handle = _stoch.load(
             name,
-            "" if tokenizer is None else os.fspath(tokenizer),
+            name_or_none("tokenizer", tokenizer),
             [] if config is None else config.settings,
             files_of(config),
-            precision,
-            device,
-            device_map if isinstance(device_map, str) else "auto",
-            "" if isinstance(device_map, str) else json.dumps(dict(device_map)),
+            check_text("precision", precision),
+            check_text("device", device),
+            check_text("device_map", device_map) if isinstance(device_map, str) else "auto",
+            "" if isinstance(device_map, str) else json.dumps(dict(check_mapping("device_map", device_map, "a str or a dict"))),
             _max_memory(max_memory),
-            split,
-            _whole("context", context),
-            _whole("batch", batch),
-            _whole("pass_rows", pass_rows),
-            os.fspath(speculate),
-            _whole("draft_tokens", draft_tokens),
-            _whole("threads", threads, 32),
-            cpu_variant,
+            check_text("split", split),
+            check_whole("context", context),
+            check_whole("batch", batch),
+            check_whole("pass_rows", pass_rows),
+            check_name("speculate", speculate),
+            check_whole("draft_tokens", draft_tokens),
+            check_whole("threads", threads, 32),
+            check_text("cpu_variant", cpu_variant),
             report,
         )
-    handle.use_chat("" if chat_template is None else os.fspath(chat_template), sys.executable, bool(unsafe_templates))
+    handle.use_chat(name_or_none("chat_template", chat_template), sys.executable, check_flag("unsafe_templates", unsafe_templates))
     return Model(handle, config if precision == "sc" else None)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoch import _arrays, _stoch
-from stoch._config import ModelConfig, ScConfig, Settings, _path, settings_of
+from stoch._config import ModelConfig, ScConfig, Settings, checked_files, settings_of
 from stoch._matmul import Packed, pack
 
 _ROOM = 256  # positions that room for prompts is a multiple of
@@ -54,7 +54,7 @@ class Operators:
         mask: str | os.PathLike[str] | None = None,
         mask_bits: int = 0,
     ) -> None:
-        files = (_path(mp), mp_normalise, _path(smooth), _path(mask), mask_bits)
+        files = checked_files(mp, mp_normalise, smooth, mask, mask_bits)
         if isinstance(sc, ModelConfig):
             if sc.has_files:
                 if any((files[0], files[2], files[3])):

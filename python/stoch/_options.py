@@ -42,6 +42,8 @@ def request_options(function: str, given: Mapping[str, Any], known: Sequence[str
         if own not in known:
             hint = did_you_mean(name, [*known, *_SAME, "do_sample", "eos_token_id"])
             raise TypeError(f"{function}() has no argument {name!r}: {hint}allowed are {', '.join(known)}")
+        if value is None:  # the default, as in a GenerationConfig
+            continue
         if own in options and options[own] != value:
             raise _stoch.InvalidInput(f"{name} is the same as {own}; give one")
         options[own] = value
