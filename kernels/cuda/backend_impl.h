@@ -133,7 +133,7 @@ class CudaBackend final : public Backend, public CallerStreams {
     Uploader uploader;
     std::unique_ptr<TestFault> test_fault;  // fails the device on purpose; null except in tests
     std::unique_ptr<CallerOrder> caller;    // order with a caller's stream; null until first used
-    int64_t runtime_bytes = 0;  // bytes the process takes of the device besides buffers, estimated for all its lifetime
+    int64_t runtime_bytes = 0;  // device memory of the process besides its buffers, at its largest, estimated
     // The part of runtime_bytes that is allocated already (the CUDA context), in bytes.
     int64_t runtime_taken_bytes = 0;
   };

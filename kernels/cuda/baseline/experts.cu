@@ -59,8 +59,8 @@ __device__ __forceinline__ void StageRow(const SlotArgs& args, int64_t row, __ha
   if (!finite) args.reporter.Report();
 }
 
-// Multiplies one slot's activations with the matrices of its expert. Grid: blockIdx.y is a slot; its blocks share the
-// rows of all matrices, a warp per row in turn.
+// Multiplies one slot's activations with the matrices of its expert. Grid: blockIdx.y is a slot. The blocks of a slot
+// divide the rows of all its expert's matrices; a warp computes one row at a time.
 template <Prologue P>
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm) HalfExpertKernel(const __grid_constant__ SlotArgs args) {
   extern __shared__ __align__(16) __half xs[];  // [padded_cols] activations

@@ -41,8 +41,8 @@ __device__ __forceinline__ void Expand(uint4 bits, float (&w)[8], T type) {
   }
 }
 
-// The L2 cache policy for data that is read once per step: evict first. Otherwise gigabytes of weights would evict the
-// count tables, which every linear and attention needs at once.
+// The L2 cache policy for data that is read once per step: evict first. With the default policy, gigabytes of weights
+// would evict the count tables, which every linear and attention reads again.
 __device__ __forceinline__ uint64_t ReadOncePolicy() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));

@@ -58,8 +58,8 @@ __device__ inline void ReceiveHead(HeadVector<kPairs>& x, const uint32_t* from, 
 // RMSNorm of the head with weights w, as NormHeadsCall defines it. Requires: half is a multiple of 32.
 template <int kPairs>
 __device__ inline void NormHead(HeadVector<kPairs>& x, const HeadVector<kPairs>& w, float eps, int half) {
-  // Sum lane i (reduce.h) has dimension i. This thread has dimensions lane + 32 j (low[j]) and half + lane + 32 j
-  // (high[j]).
+  // Lane i of the sum (the 256 lanes of reduce.h) adds dimension i alone. This thread has dimensions lane + 32 j
+  // (low[j]) and half + lane + 32 j (high[j]).
   constexpr int kEach = kRowLanes / 32;
   static_assert(2 * kPairs <= kEach);
   float lanes[kEach] = {};

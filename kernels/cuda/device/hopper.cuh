@@ -44,7 +44,7 @@ __device__ __forceinline__ uint32_t SharedAddressInRegister(const void* p) {
   asm volatile("mov.u32 %0, %1;\n" : "=r"(r) : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(p))));
   return r;
 }
-// A value that is equal in all lanes, as one that the compiler may keep in a uniform register.
+// Returns `value`, which must be equal in all lanes, in a form that the compiler may keep in a uniform register.
 __device__ __forceinline__ uint32_t Uniform(uint32_t value) { return __shfl_sync(~0u, value, 0); }
 // Hides `value` from the compiler, so that expressions of it are recomputed at each use instead of kept in registers.
 __device__ __forceinline__ int Opaque(int value) {
@@ -167,8 +167,8 @@ __device__ __forceinline__ uint64_t Descriptor(uint32_t low) {
   asm("mov.b64 %0, {%1, %2};\n" : "=l"(r) : "r"(low), "n"(128 >> 4));
   return r;
 }
-// The whole descriptor as 64 bits, for adding distances to. Two instructions per operand instead of three, but more
-// registers.
+// The whole 64-bit descriptor, to which the caller adds the distance of each following operand. Takes two instructions
+// per operand instead of three, but more registers.
 __device__ __forceinline__ uint64_t DescriptorToAddTo(uint32_t low) { return (uint64_t{128 >> 4} << 32) + low; }
 
 }  // namespace stoch::cuda

@@ -31,7 +31,7 @@ struct DispatchArgs {
   __device__ int64_t Row(int64_t i) const { return range.first + i * range.step; }
 };
 
-// The least and the largest metric of a call. A single block, because a call has at most a few million metrics.
+// Finds the least and the largest metric of a call. A single block, because a call has at most a few million metrics.
 __global__ void __launch_bounds__(kThreads) ExtremesKernel(const DispatchArgs args) {
   __shared__ float lows[kThreads];
   __shared__ float highs[kThreads];
@@ -80,7 +80,7 @@ __device__ int FractionLevel(const DispatchArgs& args, int64_t i) {
   return args.view.num_thresholds;
 }
 
-// The slot of each (row, slot column) of a call. One thread per slot.
+// Writes the slots [rows][slots_per_row] of a call: one per row, or one per (row, chunk). One thread per slot.
 __global__ void __launch_bounds__(kThreads) DispatchKernel(const DispatchArgs args) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (index >= args.range.rows * args.slots_per_row) return;

@@ -10,7 +10,8 @@
 namespace stoch::cuda {
 
 inline constexpr uint64_t kPeerTimeoutNs = 20'000'000'000;
-// `failed` is in host memory, and a read of it takes as long as an exchange.
+// Polls of a word between two checks of a bounded wait. Checks are rare because `failed` is in host memory, where a
+// read takes as long as an exchange.
 inline constexpr int kLooksBetweenChecks = 4096;
 
 __device__ __forceinline__ uint64_t Nanoseconds() {

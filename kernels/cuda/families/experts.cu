@@ -83,7 +83,7 @@ struct Combiner {
   float* out = nullptr;
   int64_t out_stride = 0;
   int64_t cols = 0;
-  SiteReporter reporter;  // alone, the sum is the first kernel of its op
+  SiteReporter reporter;  // LaunchForEach calls its Begin: the sum is the only kernel of its op
 
   __device__ void operator()(int64_t i) const {
     const int64_t row = i / cols;
@@ -136,7 +136,7 @@ SlotArgs SlotsOf(const ExpertLinearCall& call, size_t i) {
   return args;
 }
 
-// SC experts with the generic kernel, which runs any operator. a: the quantized activations.
+// Runs SC experts with the generic kernel, which takes any operator. a: the quantized activations.
 void RunScPlain(DeviceContext& ctx, const CudaExperts& experts, const ScOperator& op, const ScActivationView& a,
                 const SlotArgs& args) {
   PlainProduct product = MakePlainProduct(ctx, op);
@@ -149,8 +149,8 @@ void RunScPlain(DeviceContext& ctx, const CudaExperts& experts, const ScOperator
   LaunchPlainProduct(ctx, product);
 }
 
-// SC experts whose matrices share an operator and a shape. places: indices of these matrices in call.weights. Returns
-// true if the launch also did call.combine.
+// Runs SC experts whose matrices share an operator and a shape. places: indices of these matrices in call.weights.
+// Returns true if the launch also did call.combine.
 bool RunSc(DeviceContext& ctx, const ExpertLinearCall& call, const RowSource& source, std::span<const size_t> places,
            const SiteReporter& reporter) {
   const CudaExperts& experts = ExpertsAt(call, places.front());
@@ -192,7 +192,8 @@ bool RunSc(DeviceContext& ctx, const ExpertLinearCall& call, const RowSource& so
   return false;
 }
 
-// SC experts whose rows are taken group by group, each group in the product of its expert (mixed/experts.h).
+// Runs SC experts with slots grouped by chosen expert on the host: for each expert, one matrix product over the rows of
+// all slots that chose it (mixed/experts.h).
 void RunGrouped(DeviceContext& ctx, const ExpertLinearCall& call, const MixedRows& input, const CudaExperts& experts,
                 const SlotArgs& slots, const SiteReporter& reporter) {
   std::vector<const MixedWeight*> weights;
@@ -206,8 +207,8 @@ void RunGrouped(DeviceContext& ctx, const ExpertLinearCall& call, const MixedRow
   LaunchGroupedExperts(ctx, call.site, input, grouped, reporter, {slots.out, slots.out_stride, false});
 }
 
-// SC experts that need the mixed kernels: integer arithmetic, product tables, stream lengths per row, or non-ideal
-// hardware. They take f(x) as floats.
+// Runs SC experts that need the mixed kernels: integer arithmetic, product tables, stream lengths per row, or non-ideal
+// hardware. These kernels take f(x) as floats.
 void RunMixed(DeviceContext& ctx, const ExpertLinearCall& call, const RowSource& source, std::span<const size_t> places,
               const SiteReporter& reporter) {
   Scratch scratch(ctx.workspace);

@@ -29,8 +29,8 @@ class CudaExperts final : public ExpertWeights {
   const CudaLinear& at(size_t expert) const { return static_cast<const CudaLinear&>(*experts_[expert]); }
   const CudaLinear& first() const { return static_cast<const CudaLinear&>(*experts_.front()); }
   const void* views() const { return views_.data(); }
-  // Whether slots are grouped by expert on the host (mixed/experts.h): matrices of experts that are no one shape, or
-  // operands that are their own.
+  // Whether slots must be grouped by expert on the host (mixed/experts.h): an expert has protected channels or
+  // smoothing factors, or a length rule that depends on other rows than the one it is for.
   bool is_grouped() const;
 
  private:
@@ -39,8 +39,8 @@ class CudaExperts final : public ExpertWeights {
 };
 
 // Collects the experts' matrices and uploads their views. Requires: CheckExperts.
-// Errors: InvalidInput for settings that no kernel implements: activation scopes of several rows, protected channels,
-//         smoothing, lengths that depend on other rows, exact weights of several types.
+// Errors: InvalidInput for settings that no kernel implements: activation scales that several rows share, exact weights
+//         of several types.
 std::unique_ptr<CudaExperts> MakeExperts(DeviceContext& ctx, std::vector<std::unique_ptr<LinearWeight>> experts);
 
 }  // namespace stoch::cuda

@@ -35,7 +35,7 @@ struct BiasAdder {
   }
 };
 
-// GeluMulCall, element by element.
+// GeluMulCall: x = GeluTanh(x) * x2, one thread per element (LaunchForEach). Strides are in floats.
 struct GeluMultiplier {
   float* x;
   const float* x2;
@@ -49,7 +49,8 @@ struct GeluMultiplier {
   }
 };
 
-// SoftCapCall, element by element.
+// SoftCapCall: x = SoftCap(x, cap), one thread per element (LaunchForEach). stride: floats from one row of x to the
+// next.
 struct SoftCapper {
   float* x;
   int64_t stride;

@@ -55,7 +55,7 @@ RowPost RowChannel::Take(const RowOutputs& outputs, bool is_open, const PolledRo
   return post;
 }
 
-// Rows that earlier kernels posted in this call or the one before may be cleared by the second kernel after them, so
+// Rows that earlier kernels posted in this call or the one before may be zeroed by the second kernel that follows, so
 // nothing may poll them any more.
 void RowChannel::Offer(const RowOutputs& outputs, const RowPost& post) {
   offered_ = {};

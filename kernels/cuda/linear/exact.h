@@ -2,7 +2,8 @@
 // Exact fp32 linears: every dot product is computed in kDotLanes strided lanes of fused multiply-adds, which are then
 // folded by halves (kernels/math/reduce.h).
 //
-// Bits: identical to the CPU backend for every number of rows; a batch shares the weight's bytes, not the sums.
+// Bits: identical to the CPU backend for every number of rows; rows of a batch share loads of the weights, but the sums
+//       of a row do not depend on the others.
 #pragma once
 
 #include "kernels/cuda/prologue/activations.h"

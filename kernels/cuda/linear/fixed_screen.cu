@@ -21,9 +21,9 @@ constexpr int kPickSteps = 8;                  // steps of 32 columns that a war
 constexpr int kPickAhead = 16;                 // loads that a lane keeps in flight
 constexpr int kScreenSteps = 2 * kBlockSteps;  // steps whose bytes a lane keeps in flight
 
-// Bounds of all outputs from the weights' screen bytes. One block per 16 weight rows, as in FixedVectorKernel, but the
-// bytes are stored as mma.sync operands. Writes a lower bound to out[row] and an upper bound to uppers[row], and raises
-// screen.best to the largest lower bound.
+// Computes bounds of all outputs from the weights' screen bytes. Writes a lower bound to out[row] and an upper bound to
+// uppers[row], and raises screen.best to the largest lower bound. One block per 16 weight rows. The bytes are stored as
+// mma.sync operands, so lanes load them without conversion.
 __global__ void __launch_bounds__(kThreads) ScreenKernel(const FixedArgs args) {
   constexpr int kColumns = 8;
   __shared__ int32_t sums[kWarps][kGroupRows][kColumns];

@@ -28,9 +28,10 @@ constexpr int kLevels = kDigits + 1;  // powers of 256 that occur when a weight'
 constexpr int kStages = 4;
 constexpr int kStageBytes = kBlockSteps * kTileColumns * kStepCols;
 constexpr int kSums = kTileTokens / 2;  // accumulators of a thread for one power of 256
-// Blocks of kBlockCols columns that weights are prefetched into the L2, ahead of the loads.
+// Number of blocks of kBlockCols columns by which L2 prefetches of weights run ahead.
 constexpr int kAskedBlocks = 4;
-// Tiles of x that follow each other for the same weight rows: as many as leave room for the weights in the L2.
+// Consecutive tiles of x that are multiplied with the same weight rows: as many as leave room for the weights in the
+// L2.
 constexpr int kGroupTiles = 16;
 
 // Prefetches `blocks` blocks of columns of a warp's 16 weight rows into the L2. weights: their address. Called by one

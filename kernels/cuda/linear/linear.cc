@@ -32,7 +32,8 @@ LinearOutput OutputAt(const LinearCall& call, size_t i) {
   return {call.outs[i].ptr<float>(), call.outs[i].step(0), call.add_to_out};
 }
 
-// SC weights without extras. Weights that use one operator share launches and the quantized f(x).
+// Runs the SC weights of a call that have no extras. Weights that use one operator share launches and the quantized
+// f(x).
 void RunSc(DeviceContext& ctx, const LinearCall& call, const RowSource& source, const SiteReporter& reporter) {
   std::vector<const ScOperator*> done;
   for (size_t i = 0; i < call.weights.size(); ++i) {
@@ -80,8 +81,8 @@ std::vector<MixedChoice> ChoicesOf(DeviceContext& ctx, const LinearCall& call, c
   return choices;
 }
 
-// Takes the first of `left` and all others that can share its launches: both steps or both prompts, with activations
-// quantized alike. Marks them as done.
+// Takes the first of `left` and all others that can share its launches: their routes are of one kind (for steps or for
+// prompts) and their activations are quantized alike. Marks them as done.
 std::vector<MixedTask> TakeAlike(std::span<MixedChoice> left) {
   const MixedChoice& first = left.front();
   std::vector<MixedTask> tasks;
@@ -95,8 +96,8 @@ std::vector<MixedTask> TakeAlike(std::span<MixedChoice> left) {
   return tasks;
 }
 
-// Weights that need the mixed kernels. Those with a route for steps (few rows) or prompts are launched together; the
-// others run one by one from f(x) as floats.
+// Runs the weights that need the mixed kernels. Those with a route for steps (few rows) or prompts are launched
+// together; the others run one by one from f(x) as floats.
 void RunMixed(DeviceContext& ctx, const LinearCall& call, const RowSource& source, const SiteReporter& reporter) {
   LinearPass pass = PassOf(call, source);
   pass.observed = ctx.observer != nullptr;

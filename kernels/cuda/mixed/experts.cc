@@ -17,10 +17,10 @@
 namespace stoch::cuda {
 namespace {
 
-// Slots in order of (expert, token): those of expert e are [begins[e], begins[e + 1]).
+// Slots sorted by (expert, token): entries [begins[e], begins[e + 1]) are the slots of expert e.
 struct SlotOrder {
   std::vector<int64_t> begins;
-  std::vector<int32_t> slots, rows;  // and the row of the input of each
+  std::vector<int32_t> slots, rows;  // slots: slot of each entry; rows: the row of the input that the slot multiplies
 };
 
 SlotOrder OrderSlots(DeviceContext& ctx, const OpSite& site, const GroupedExperts& experts) {
@@ -51,12 +51,13 @@ SlotOrder OrderSlots(DeviceContext& ctx, const OpSite& site, const GroupedExpert
 template <typename T>
 T* Upload(DeviceContext& ctx, Scratch& scratch, const std::vector<T>& values) {
   auto* const to = scratch.Take<T>(static_cast<int64_t>(values.size()));
-  // From pageable memory: the copy has read it when the call returns.
+  // The source is pageable memory, so the copy has read it when the call returns.
   STOCH_CUDA(cudaMemcpyAsync(to, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice, ctx.stream));
   return to;
 }
 
-// A call on its way.
+// Runs one LaunchGroupedExperts call: sorts the slots by expert, then for each expert gathers rows, multiplies and
+// scatters the outputs, at most most_rows_ rows at a time.
 class GroupedCall {
  public:
   GroupedCall(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const GroupedExperts& experts,
@@ -100,7 +101,7 @@ class GroupedCall {
  private:
   const MixedWeight& weight(size_t e) const { return *experts_.weights[e]; }
   bool has_rule(size_t e) const { return !weight(e).rest.empty() && weight(e).rest.lengths->view().has_rule; }
-  // Chunks with metrics of their own.
+  // Metrics of a row: the number of chunks if each chunk has a metric of its own, else 1.
   static int64_t MetricsPerRow(const MixedPart& part) {
     return part.lengths->view().scope == ScLengthScope::kChunk ? part.view.dims.chunks : 1;
   }
@@ -108,7 +109,7 @@ class GroupedCall {
     return part.lengths->view().bands != nullptr ? part.view.dims.chunks : MetricsPerRow(part);
   }
 
-  // Rows [first, first + count) of the order.
+  // Gathers the input rows of sorted entries [first, first + count) into x_.
   MixedRows Gather(int64_t first, int64_t count) {
     MixedRows rows = input_;
     rows.rows = count;
@@ -118,7 +119,7 @@ class GroupedCall {
     return gathered;
   }
 
-  // metrics [rows of the expert][per row]
+  // Computes the metrics of the rows of expert e, [rows of the expert][MetricsPerRow].
   void Measure(size_t e, float* metrics) {
     const int64_t per_row = MetricsPerRow(weight(e).rest);
     for (int64_t first = order_.begins[e]; first < order_.begins[e + 1]; first += most_rows_) {
@@ -127,7 +128,7 @@ class GroupedCall {
     }
   }
 
-  // Metrics of all experts, where a rule reads the call.
+  // Computes the metrics of all experts whose length rule depends on the whole call.
   void MeasureCall() {
     const auto reads = [&](size_t e) { return has_rule(e) && !weight(e).rest.lengths->view().alone(); };
     for (size_t e = 0; e < experts_.weights.size(); ++e) {
@@ -141,7 +142,7 @@ class GroupedCall {
     }
   }
 
-  // Slots that the rule of an expert gives its rows.
+  // Picks the stream lengths (slots, in the sense of LengthView) of the rows of expert e; empty without a length rule.
   RowSlots SlotsOf(Scratch& scratch, size_t e) {
     if (!has_rule(e)) return {};
     const MixedPart& part = weight(e).rest;
@@ -158,7 +159,8 @@ class GroupedCall {
       slots.slots = to;
       return slots;
     }
-    // Levels of the whole call, of which this expert's are taken; a chunk with a metric of its own is as a row there.
+    // Applies the rule to all metrics of the call; this expert uses its own part of the slots. If each chunk has a
+    // metric of its own, each (row, chunk) counts as a row.
     const int64_t per_metric = view.bands != nullptr ? part.view.dims.chunks : 1;
     auto* const to = scratch.Take<uint8_t>(num_metrics_ * per_metric);
     LaunchDispatch(ctx_.stream, view, metrics_, 1, per_metric, {0, num_metrics_, 1}, extremes, to);
@@ -179,7 +181,7 @@ class GroupedCall {
            (experts_.extras[0]->lengths != nullptr || experts_.extras[0]->protected_op != nullptr);
   }
 
-  // As kernels/cpu/mixed_linear.h shows them.
+  // Tells the observer that a call of experts begins, in the form of kernels/cpu/mixed_linear.h.
   void ShowCall() {
     ScLengthRecord record;
     record.site = site_;
@@ -226,15 +228,15 @@ class GroupedCall {
   const SlotOrder order_;
   Scratch scratch_;
   int64_t most_rows_ = 0;
-  const int32_t* slots_ = nullptr;  // the order in device memory
+  const int32_t* slots_ = nullptr;  // entries of order_.slots and order_.rows, in device memory
   const int32_t* rows_ = nullptr;
-  float* x_ = nullptr;  // [most_rows][cols]
-  float* y_ = nullptr;  // [most_rows][out_features]
-  MixedPart whole_;     // every channel in order
+  float* x_ = nullptr;  // gathered input rows, [most_rows][cols]
+  float* y_ = nullptr;  // their outputs, [most_rows][out_features]
+  MixedPart whole_;     // part with all channels in order, for gathering whole rows
   const uint64_t* fault_rows_ = nullptr;
-  float* metrics_ = nullptr;  // of the call
+  float* metrics_ = nullptr;  // metrics of the experts whose rule depends on the whole call
   int64_t num_metrics_ = 0;
-  std::vector<int64_t> first_metrics_;  // by expert
+  std::vector<int64_t> first_metrics_;  // [experts] index in metrics_ of the first metric
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Experts whose rows are products of their own: protected channels, smoothing, lengths by call, and lengths that are shown.
+// Experts that run one matrix product per expert, over the rows of all slots that chose it: for protected channels,
+// smoothing, length rules that depend on the whole call, and calls whose stream lengths are observed.
 //
 // Bits: docs/research.md#experts, as on the CPU.
 #pragma once
@@ -20,10 +21,11 @@ struct GroupedExperts {
   int64_t slots = 0;
   int64_t row_slots = 1;                      // slots that share a row of the input
   int64_t top_k = 1;                          // slots of a token
-  std::span<const uint64_t> fault_rows = {};  // [tokens] rows of the fault streams; empty: no faults
+  std::span<const uint64_t> fault_rows = {};  // [tokens] row numbers by which faults are drawn; empty: none
 };
-// out[slot] = row slot / row_slots of the input @ w[chosen[slot]]^T. The host groups slots by expert, rows of an expert in
-// order of their tokens, so it waits for the choice, and calls are eager (DeviceContext::RequireEager).
+// out[slot] = f[slot / row_slots] @ w[chosen[slot]]^T, where `input` holds the rows f. The host groups slots by expert,
+// and an expert's rows by token, so it waits for `chosen`, and the call is never part of a graph
+// (DeviceContext::RequireEager).
 void LaunchGroupedExperts(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const GroupedExperts& experts,
                           const SiteReporter& reporter, const LinearOutput& out);
 

@@ -140,8 +140,8 @@ void ReadFaulty(DeviceContext& ctx, const MixedRows& input, const MixedPart& par
   LaunchReadCodes(ctx, stored, faults);
 }
 
-// Product of one part of a weight (some of its input channels). out = or += product. addend: [rows][out_features],
-// added to the product; null: none.
+// Product of one part of a weight (some of its input channels), stored to out.data, or added to it with out.add.
+// addend: [rows][out_features], added to the product; null: none.
 void RunPart(DeviceContext& ctx, const MixedRows& input, const MixedPart& part, const float* smooth, LinearRoute route,
              const ScSite& site, const RowSlots& slots, const SiteReporter& reporter, const LinearOutput& out,
              const float* addend) {
@@ -166,8 +166,8 @@ void RunPart(DeviceContext& ctx, const MixedRows& input, const MixedPart& part, 
   LaunchPlainProduct(ctx, product);
 }
 
-// Product of a weight: its part `rest` by `route`, and its protected channels, if any, by the generic kernel. forced:
-// the slots of the rows of `rest`; null: found by the rule of `extras`.
+// Multiplies all parts of a weight: `rest` by `route`, and the protected channels, if any, by the generic kernel.
+// forced: the slots of the rows for `rest`; null: picked by the weight's length rule, if it has one.
 void Run(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const MixedWeight& weight,
          const ScExtras* extras, LinearRoute route, const RowSlots* forced, const SiteReporter& reporter,
          const LinearOutput& out, bool may_show = true) {

@@ -21,8 +21,9 @@ namespace stoch::cuda {
 void LaunchMixedRows(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const MixedTask& task,
                      LinearRoute route, const SiteReporter& reporter);
 
-// out = or += f @ w^T, one product at a time. slots: the stream length of each row, for the part `rest` of a weight with a
-// length rule; null: none has one. Shows the observer nothing.
+// out = f @ w^T or out += f @ w^T with the generic kernel, where `input` holds the rows f. slots: the stream length of
+// each row for the part `rest` of the weight; null: picked by the weight's length rule, if it has one. The observer is
+// not told.
 void LaunchMixedProduct(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const MixedWeight& weight,
                         const ScExtras* extras, const RowSlots* slots, const SiteReporter& reporter,
                         const LinearOutput& out);
@@ -37,8 +38,8 @@ struct MixedExperts {
   const int32_t* chosen = nullptr;      // [slots]: expert of each slot; a slot is one (row, choice) pair
   int64_t row_slots = 1;                // slots that share a row of the input
 };
-// out[slot] = f @ w[chosen[slot]]^T. Requires: no protected channels, no smoothing, and a rule whose lengths depend on
-// the row alone.
+// out[slot] = f[slot / row_slots] @ w[chosen[slot]]^T, where `input` holds the rows f. Requires: no protected channels,
+// no smoothing, and a rule that picks each row's stream length from that row alone.
 void LaunchMixedExperts(DeviceContext& ctx, const MixedRows& input, const MixedExperts& experts,
                         const SiteReporter& reporter, const LinearOutput& out);
 

@@ -124,8 +124,8 @@ __device__ void QuantizeChunks(const PrepareArgs& args, int64_t row, const float
   }
 }
 
-// f(x), slots, codes and scales of one row, by `ranks` blocks that share the row's chunks. values: this block's part of
-// f(x).
+// Computes f(x), slots, codes and scales of one row, by `ranks` blocks that divide the row's chunks. values: this
+// block's part of f(x).
 template <Prologue P>
 __global__ void __launch_bounds__(kThreads) PrepareRowsKernel(const __grid_constant__ PrepareArgs args) {
   extern __shared__ __align__(16) float values[];  // f(x) of this block's chunks

@@ -31,7 +31,7 @@ struct PartRows {
   }
 };
 
-// Metric of each (row, chunk): the largest magnitude. One warp per (row, chunk). metrics: [rows][chunks].
+// Computes the metric of each (row, chunk): the largest magnitude. One warp per (row, chunk). metrics: [rows][chunks].
 __global__ void __launch_bounds__(kThreads) ChunkMetricKernel(const PartRows rows, const ScDims dims, float* metrics) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   if (index >= rows.input.rows * dims.chunks) return;
@@ -73,7 +73,7 @@ __device__ Extremes ChunkExtremes(const QuantizeArgs& args, int64_t row, int64_t
   return WarpExtremes(e);
 }
 
-// Extremes of each (row, chunk), for scales that several rows share. One warp per (row, chunk).
+// Computes the extremes of each (row, chunk), for scales that several rows share. One warp per (row, chunk).
 __global__ void __launch_bounds__(kThreads) PartExtremesKernel(const QuantizeArgs args) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   if (index >= args.rows.input.rows * args.dims.chunks) return;
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads) PartExtremesKernel(const QuantizeArg
   if (lane == 0) args.extremes[index] = e;
 }
 
-// Codes and scale of each (row, chunk). One warp per (row, chunk).
+// Writes the codes and the scale of each (row, chunk). One warp per (row, chunk).
 __global__ void __launch_bounds__(kThreads) QuantizePartKernel(const QuantizeArgs args) {
   const int64_t rows = args.rows.input.rows;
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;

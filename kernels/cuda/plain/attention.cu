@@ -12,8 +12,8 @@ namespace stoch::cuda {
 namespace plain_attention {
 namespace {
 
-// Launched with a block per (query head, row). kHardware: the product may have faults, adders made of gates or narrow
-// registers.
+// Computes the attention output of one row and query head, or in Phase::kMetrics only the metric of its probabilities.
+// One block per (query head, row). kHardware: the product may have faults, adders made of gates or narrow registers.
 template <bool kHardware>
 __global__ void __launch_bounds__(kThreads) PlainRowKernel(const __grid_constant__ RowArgs args) {
   __shared__ __align__(16) float shared[kRowLanes];

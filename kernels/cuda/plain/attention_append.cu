@@ -11,7 +11,8 @@ namespace {
 
 // Warps of a block; each takes one head vector.
 constexpr int kAppendWarps = 4;
-// Blocks of a head of at most 256 dimensions that have a scale each (MXINT8).
+// Most blocks of kMxBlock dimensions in a head, each with a scale of its own (MXINT8), for heads of up to 256
+// dimensions.
 constexpr int kMostBlocks = 256 / kMxBlock;
 
 struct AppendArgs {
@@ -167,7 +168,8 @@ AppendArgs AppendArgsOf(const AttentionArgs& args, const AttentionCall& call, co
   return append;
 }
 
-// The slots (indices of stream lengths) of `rows` rows and all heads from their metrics, as one call of the rule.
+// Picks the slots (indices of stream lengths) of `rows` rows and all heads from their metrics; to the rule they are one
+// call.
 void DispatchRows(DeviceContext& ctx, const LengthView& view, int64_t heads, int64_t first_row, int64_t rows,
                   const float* metrics, float* extremes, uint8_t* slots) {
   if (view.scope != ScLengthScope::kFractions) {

@@ -22,8 +22,8 @@ template <typename Count>
 // Dimensions whose counts are staged at a time: 32 KB with 256 levels.
 constexpr int kStageDims = 128 / static_cast<int>(sizeof(Count));
 
-template <typename Count>
 // The counts of a table, 16-bit or 32-bit; null for stream length 0.
+template <typename Count>
 __device__ const Count* CountsOf(const LengthTable& table) {
   if constexpr (sizeof(Count) == sizeof(int16_t)) return table.counts16;
   return reinterpret_cast<const Count*>(table.counts32);
@@ -169,8 +169,9 @@ __global__ void __launch_bounds__(kThreads)
   Store(args, slot, w.rows, m, y);
 }
 
-// Launched with a block per (kThreads rows of w, output row). kHardware: the product may have faults, adders made of
-// gates or narrow registers. kStaged: counts are staged in shared memory.
+// Computes one output feature of one output row per thread; a block has kThreads rows of w and one output row.
+// kHardware: the product may have faults, adders made of gates or narrow registers. kStaged: counts are staged in
+// shared memory.
 template <typename Count, bool kHardware, bool kStaged>
 __global__ void __launch_bounds__(kThreads)
     PlainProductKernel(const __grid_constant__ PlainProduct args, int64_t first_row) {

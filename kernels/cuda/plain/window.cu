@@ -57,8 +57,8 @@ struct SoftmaxArgs {
   NonlinearView exp;  // table in place of Exp; no pieces: Exp
 };
 
-// Scores to probabilities, 0 at positions that the row does not see, and the metric and slot of the row. Launched with
-// a block per row.
+// Turns the scores of a row into probabilities, 0 at positions that the row does not see, and computes the row's metric
+// and slot. One block per row.
 __global__ void __launch_bounds__(kThreads) WindowSoftmaxKernel(const __grid_constant__ SoftmaxArgs args) {
   __shared__ __align__(16) float shared[kRowLanes];
   const int64_t row = blockIdx.x;
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreads) WindowSoftmaxKernel(const __grid_con
   if (args.slots != nullptr) args.slots[row * args.step] = SlotOfLevel(args.av, FixedLevel(args.av, metric), 0);
 }
 
-// Attention of one pass: scratch and steps.
+// Runs attention for one pass. Owns the scratch that the steps share.
 class WindowPass {
  public:
   WindowPass(DeviceContext& ctx, const AttentionArgs& args, const MixedProducts& products, const ScOperator& qk,
@@ -108,7 +108,8 @@ class WindowPass {
     scores_ = scratch_.Take<float>(limits.max_rows * context);
   }
 
-  // Appends, picks the stream lengths of queries, then attends sequence by sequence.
+  // Appends keys and values to the cache, picks the stream lengths of queries, then runs attention one sequence at a
+  // time.
   void Run(const AttentionCall& call) {
     exp_ = ctx_.tables.Function(call.exp_table);
     plain_attention::LaunchAppend(ctx_, a_, call, products_, {.q_values = q_});
@@ -130,7 +131,7 @@ class WindowPass {
   }
 
  private:
-  // Runs all heads of a sequence: scores, probabilities and metrics, and with to_outputs p v.
+  // Computes scores, probabilities and metrics of all heads of a sequence, and with to_outputs also the outputs p v.
   void RunHeads(const PassSequence& sequence, size_t index, bool to_outputs) {
     const int64_t head_dim = a_.kv.head_dim;
     for (int kv_head = 0; kv_head < a_.kv.num_kv_heads; ++kv_head) {
@@ -154,7 +155,8 @@ class WindowPass {
     return {slots + int64_t{sequence.first_row} * a_.num_heads + head, a_.num_heads};
   }
 
-  // Scores and probabilities of one head of a sequence, in scores_. k: the quantized keys of its KV head.
+  // Computes the scores and then the probabilities of one head of a sequence in scores_. k: the quantized keys of its
+  // KV head.
   void Score(const PassSequence& sequence, int head, const PlainOperand& k) {
     const int64_t head_dim = a_.kv.head_dim;
     const int64_t q_cols = a_.num_heads * head_dim;
@@ -185,7 +187,8 @@ class WindowPass {
     STOCH_CUDA_LAUNCH("WindowSoftmaxKernel");
   }
 
-  // Outputs of one head of a sequence from the probabilities in scores_. v: the quantized values of its KV head.
+  // Computes the outputs of one head of a sequence from the probabilities in scores_. v: the quantized values of its KV
+  // head.
   void AddValues(const PassSequence& sequence, int head, const PlainOperand& v) {
     Scratch scratch(ctx_.workspace);
     const MatrixBatch rows(scores_, sequence.num_rows, sequence.length, sequence.length);

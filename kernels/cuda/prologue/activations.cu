@@ -30,7 +30,7 @@ struct QuantizeArgs {
   int64_t group = 1;  // rows that share a scale
   int64_t tokens = 0;
   const Extremes* shared_extremes = nullptr;  // [chunks][scopes] if several rows share a scale; else null
-  // Groups of rows that share a scale.
+  // Number of groups of rows that share a scale.
   int64_t scopes = 0;
   uint8_t* codes = nullptr;
   float* scales = nullptr;
@@ -122,8 +122,8 @@ __global__ void __launch_bounds__(kThreads) QuantizeChunksKernel(const QuantizeA
   }
 }
 
-// Extremes of (scope, chunk) pairs if several rows share a scale. x: f(x) in memory, [rows][stride]. One block per
-// (scope, chunk).
+// Computes the extremes of each (scope, chunk); used if several rows share a scale. x: f(x) in memory, [rows][stride].
+// One block per (scope, chunk).
 __global__ void __launch_bounds__(kThreads)
     ScopeExtremesKernel(const float* x, int64_t stride, int64_t rows, ScDims dims, int64_t group, Extremes* out) {
   __shared__ Extremes shared[kWarp];

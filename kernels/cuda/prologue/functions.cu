@@ -9,8 +9,8 @@ namespace {
 
 constexpr int kThreads = kRowLanes;  // thread j sums lane j of a sum of squares (kernels/math/reduce.h)
 
-// Applies a function table to each row; a row has `groups` groups of `cols` numbers (heads, or one group), each
-// normalized by itself. Strides are in floats.
+// Arguments of FunctionKernel, which applies a function table to rows. A row has `groups` groups of `cols` numbers (the
+// heads, or one group for the whole row), each normalized by itself. Strides are in floats.
 struct FunctionArgs {
   NonlinearView table;
   const float* x = nullptr;
@@ -26,7 +26,7 @@ struct FunctionArgs {
   SiteReporter reporter;
 };
 
-// f of each group of each row: RMSNorm, or SiLU times x2, with the function table. One block per group.
+// Computes f of each group of each row with the function table: RMSNorm, or SiLU times x2. One block per group.
 __global__ void __launch_bounds__(kThreads) FunctionKernel(const FunctionArgs args) {
   __shared__ float fold[kRowLanes];
   args.reporter.Begin();

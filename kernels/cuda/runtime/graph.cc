@@ -11,8 +11,8 @@
 namespace stoch::cuda {
 namespace {
 
-// Keys kept. Serving uses one key per batch size and layer range; beyond this number the least recently used is
-// dropped.
+// Most keys in the cache. Serving uses one key per batch size and layer range; beyond this number the least recently
+// used key is dropped.
 constexpr size_t kMaxGraphs = 256;
 
 void Destroy(std::vector<cudaGraphExec_t>& graphs) {

@@ -48,8 +48,8 @@ struct QueryTile {
   int32_t first_row = 0;
   int32_t num_rows = 0;
   int32_t start_position = 0;         // position of first_row: local to the stripe (absolute if there is one stripe)
-  int32_t width_shift = kWholeShift;  // the stripe has 1 << width_shift of every kStripePeriod positions
-  int32_t stripe_begin = 0;           // position of the stripe's first one in every kStripePeriod positions
+  int32_t width_shift = kWholeShift;  // the stripe has 1 << width_shift positions of every period of kStripePeriod
+  int32_t stripe_begin = 0;           // offset of the stripe's first position within a period
 
   static constexpr int32_t kWholeShift = std::countr_zero(static_cast<uint32_t>(kStripePeriod));
   // The absolute position of row number `row` of the tile.
@@ -83,7 +83,7 @@ struct PassView {
   const int32_t* ids = nullptr;             // [max_rows]: token id of each row
   const int32_t* positions = nullptr;       // [max_rows]: absolute position of each row
   const int32_t* row_sequence = nullptr;    // [max_rows]: index in `sequences` of each row
-  const PassRow* rows = nullptr;            // [max_rows]: all of a row's place in one record
+  const PassRow* rows = nullptr;            // [max_rows]: sequence and positions of each row, in one 16-byte record
   const int32_t* output_rows = nullptr;     // [max_rows]: rows whose logits are wanted, ascending
   const PassSequence* sequences = nullptr;  // [max_sequences]; unused entries have num_rows 0
   const QueryTile* tiles = nullptr;         // tiles of the long sequences' rows: by batch, longest context first
@@ -146,7 +146,7 @@ class CudaPass final : public Pass {
   int32_t max_page_ = 0;
   std::vector<PassSequence> sequences_;
   PassLayout layout_;
-  // Memory of the pages of layout_'s sequences.
+  // Page numbers to which the sequences of layout_ point.
   std::vector<int32_t> layout_pages_;
   std::vector<QueryTile> tiles_;
   std::vector<TileBatch> batches_;

@@ -13,8 +13,8 @@ namespace stoch::cuda {
 struct StripeView {
   static constexpr int32_t kWholeShift = std::countr_zero(static_cast<uint32_t>(kStripePeriod));
 
-  int32_t width_shift = kWholeShift;  // the stripe owns 1 << width_shift of every kStripePeriod positions
-  int32_t begin = 0;                  // first owned position in every kStripePeriod positions
+  int32_t width_shift = kWholeShift;  // the stripe owns 1 << width_shift positions of every period of kStripePeriod
+  int32_t begin = 0;                  // offset of the first owned position within a period
   int32_t count_shift = 0;            // the sequence is dealt to 1 << count_shift devices
 
   StripeView() = default;

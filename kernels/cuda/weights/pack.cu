@@ -56,7 +56,7 @@ __device__ Extremes RowExtremes(const PackArgs& args, int64_t row, int64_t begin
   return WarpExtremes(e);
 }
 
-// Extremes of each (row, chunk), for scales that several rows share. One warp per (row, chunk).
+// Computes the extremes of each (row, chunk), for scales that several rows share. One warp per (row, chunk).
 template <typename T>
 __global__ void __launch_bounds__(kThreads) PackExtremesKernel(const PackArgs args) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
@@ -68,8 +68,8 @@ __global__ void __launch_bounds__(kThreads) PackExtremesKernel(const PackArgs ar
   if (lane == 0) args.extremes[index] = e;
 }
 
+// Writes the codes and the scale of each (row, chunk) of a slab. One warp per (row, chunk).
 template <typename T>
-// Codes and scale of each (row, chunk) of a slab. One warp per (row, chunk).
 __global__ void __launch_bounds__(kThreads) PackScKernel(const PackArgs args) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   if (index >= args.rows * args.to.dims.chunks) return;
@@ -211,7 +211,7 @@ struct PlainPacker {
   }
 };
 
-// to[i] = random weight number first + i as half, one thread per element.
+// to[i] = number first + i of the random weights, rounded to half. One thread per element (LaunchForEach).
 struct Generator {
   uint64_t seed, stream, first;
   float stddev;

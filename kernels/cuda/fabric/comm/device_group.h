@@ -20,7 +20,7 @@ namespace stoch::cuda {
 
 class SharedRows;
 
-// The GPUs of one model that is divided by rows. AllGather takes one of these routes:
+// The GPUs of one model whose matrices are divided by rows (tensor parallel). AllGather takes one of these routes:
 //
 // No kernel: kernels that compute one row of a recorded step post it to all GPUs, and the kernels that read the row
 // poll it there (shared_rows.h).
@@ -61,9 +61,10 @@ class DeviceGroup {
  private:
   // Memory of one device for the direct route, in which other devices write.
   struct Mailbox {
-    // uint32 [block][device], [kMaxGatherBlocks][kMaxGroup]: exchanges that each other device has come to
+    // uint32 [block][device], [kMaxGatherBlocks][kMaxGroup]: number of the last exchange that each other device has
+    // reached
     Buffer flags;
-    Buffer arrived;  // uint32 [kMaxGatherBlocks]: exchanges that this device's block has come to
+    Buffer arrived;  // uint32 [kMaxGatherBlocks]: number of exchanges so far, counted by each block of this device
     Buffer landing;  // packets from other devices (PacketGather::landing)
   };
   void MakeMailboxes();
@@ -73,8 +74,8 @@ class DeviceGroup {
   // Enqueues the exchange of packets on every device. Requires: PlanGather chose GatherRoute::kPackets for the call.
   void GatherPackets(const AllGatherCall& call, const GatherPlan& plan, int blocks);
   // Enqueues a barrier of all devices unless the outputs of `call` surely lie apart from those of the exchange before.
-  // When a device leaves an exchange, it knows that the others have come to it, but not that they have read its
-  // columns. So two exchanges in a row that write one place need a barrier in between.
+  // When a device leaves an exchange, it knows that the others have reached it too, but not that they have read the
+  // columns it sent. So two consecutive exchanges that write the same memory need a barrier in between.
   void KeepUnreadOutputs(const AllGatherCall& call);
   bool IsRecording() const;
   // Makes later work on every device's stream wait for all earlier work on the streams of all devices.

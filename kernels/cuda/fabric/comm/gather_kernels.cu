@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kPacketThreads) PacketGatherKernel(const __gri
   if (threadIdx.x == 0) args.arrived[blockIdx.x] = turn;
 }
 
-// Writes a shared row to memory. A thread waits for one column and writes it.
+// Polls the columns of a shared row that other GPUs post, and stores them to row.to as floats. One thread per column.
 __global__ void __launch_bounds__(kThreads) SettleKernel(const __grid_constant__ SharedRow row) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= row.count || (i >= row.own_begin && i < row.own_end)) return;

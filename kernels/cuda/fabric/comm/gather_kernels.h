@@ -34,9 +34,9 @@ struct DirectGather {
   float* to[kMaxGroup] = {};
   int64_t to_stride[kMaxGroup] = {};
   uint32_t* flags[kMaxGroup] = {};  // [devices] each device's Mailbox::flags, [kMaxGatherBlocks][kMaxGroup]
-  uint32_t* arrived = nullptr;      // [kMaxGatherBlocks] exchanges of this device so far, by block
-  int* failed = nullptr;            // in mapped host memory: 0, or 1 + the rank that did not come in time
-  bool waits = true;                // false: the kernel only stores, and events order later work
+  uint32_t* arrived = nullptr;  // [kMaxGatherBlocks] number of this device's exchanges so far, counted by each block
+  int* failed = nullptr;        // in mapped host memory: 0, or 1 + the rank that did not come in time
+  bool waits = true;            // false: the kernel only stores, and events order later work
 };
 
 // Stores this device's columns into the outputs of all devices. With args.waits, the kernel ends once the columns of
@@ -59,7 +59,7 @@ struct PacketGather {
   int64_t cols[kMaxGroup] = {};   // [devices] number of columns of each device
   // [devices] where each device receives packets: [2 epochs in turn][devices][kMaxGatherBlocks][kPacketThreads][2].
   uint4* landing[kMaxGroup] = {};
-  uint32_t* arrived = nullptr;  // [kMaxGatherBlocks] exchanges of this device so far, of packets and direct ones
+  uint32_t* arrived = nullptr;  // [kMaxGatherBlocks] number of this device's exchanges so far, with packets or direct
   // In mapped host memory: 0, or 1 + the rank of a device that did not come in time.
   int* failed = nullptr;
 };

@@ -19,8 +19,8 @@ namespace stoch::cuda {
 // them.
 //
 // The zeros are in time for row n + 2, which uses the buffer of row n - 2: a device posts to row n + 2 only once it has
-// all of row n + 1, and every device posts to row n + 1 only after the end of its kernel that posted to row n and zeroed
-// row n - 2. No kernel still reads row n - 2 then: the kernel that posts to row n starts after the reader of row n - 1.
+// all of row n + 1, and every device posts to row n + 1 only after its kernel that posted to row n and zeroed row n - 2
+// has ended. No kernel still reads row n - 2 then: the kernel that posts to row n starts after the reader of row n - 1.
 class SharedRows {
  public:
   // Returns null if a device does not support shared rows, or there are too many devices. Requires: every device
@@ -52,7 +52,7 @@ class SharedRows {
   int* failed_;
   std::vector<Buffer> rows_;                // [device] memory of its rows: [kTurns][kChannelWords]
   int64_t number_ = 0;                      // number of the row that is made next
-  std::array<int64_t, kTurns> words_ = {};  // words used of row n, at n mod kTurns
+  std::array<int64_t, kTurns> words_ = {};  // [n mod kTurns] words in use of row n
 };
 
 }  // namespace stoch::cuda

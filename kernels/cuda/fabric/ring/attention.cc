@@ -18,10 +18,10 @@
 namespace stoch::cuda {
 namespace {
 
-// One round of the ring: some KV heads of a sequence.
+// One round of the ring: the keys and values of KV heads [first_head, first_head + heads) of a sequence.
 struct Round {
   size_t sequence = 0;
-  int64_t first_page = 0;  // first page of the sequence that travels
+  int64_t first_page = 0;  // first page of the sequence that is sent (FirstPage)
   int first_head = 0;
   int heads = 1;
 };
@@ -54,8 +54,8 @@ class RingPass {
     return int64_t{layout_.sequences[sequence].start_position} + layout_.sequences[sequence].num_rows;
   }
   int64_t PagesOf(size_t sequence) const { return (LengthOf(sequence) + spec_.page_tokens - 1) / spec_.page_tokens; }
-  // First page that travels. The kernel of dilated attention reads only admitted positions, so earlier pages are not
-  // needed; other kernels also read positions that a window hides.
+  // First page that is sent. The kernel of dilated attention reads only admitted positions, so pages before the first
+  // of them are not needed. Other kernels also read positions before a sliding window, so they need all pages.
   int64_t FirstPage(size_t sequence) const {
     const AttentionCall& call = call_.parts.front();
     if (call.dilated.empty()) return 0;
@@ -65,7 +65,8 @@ class RingPass {
     return part.places().window(part.scratch, static_cast<int>(round % kRingWindows), part.args.kv, at(round).heads);
   }
   RingBlock BlockOf(const RingPart& part, int64_t round, int origin) const;
-  // Arguments for the rows of a round's sequence and the query heads of its KV heads, over the window of the round.
+  // Arguments for attention over the round's window, for the rows of its sequence and the query heads that share its KV
+  // heads.
   AttentionArgs WindowArgs(const RingPart& part, int64_t round) const;
   AttendedRows WindowRows(int rank, int64_t round);
   void Compute(int rank, int64_t round);

@@ -23,7 +23,7 @@ struct RingRounds {
   int64_t count = 0;
   // Returns a hop that names the round in errors: its site, sequence and first KV head.
   std::function<RingHop(int64_t round)> name;
-  std::function<int64_t(int64_t round)> heads;  // KV heads of a block, one after another
+  std::function<int64_t(int64_t round)> heads;  // number of KV heads in a block; in the slab one follows the other
   std::function<int64_t(int64_t round)> bytes;  // size of a block
   // Packs the rank's own block into its slab.
   std::function<void(int rank, int64_t round, cudaStream_t stream, uint8_t* slab)> pack;

@@ -12,8 +12,8 @@
 
 namespace stoch::cuda {
 
-// The rows of a pass that one device runs, in device memory; rows of one sequence are together. A window is the keys
-// and values of one sequence, with all positions.
+// The rows of a pass that one device runs, in device memory; rows of one sequence are contiguous. A window here is the
+// keys and values of one sequence at all its positions.
 struct DealtPass {
   int32_t* positions = nullptr;     // [rows] absolute positions
   int32_t* row_sequence = nullptr;  // [rows] 0, because a window has one sequence
@@ -25,7 +25,8 @@ struct DealtPass {
   int32_t* pages = nullptr;           // [pages] pages of a window: 0, 1, 2, ...
 };
 
-// Returns pointers into the memory at `share`, in which a device has its results of an op whose queries go to the keys.
+// Returns pointers into the memory at `share`, where a device keeps its results of an op that sends queries to the
+// devices that have the keys (QueryExchange).
 QueryShare ShareAt(const ShareLayout& layout, uint8_t* share);
 
 // Finds the parts of a device's scratch for RingAttention. In every function, `scratch` is the address of its first
@@ -39,12 +40,12 @@ class RingPlaces {
 
   uint8_t* slab(uint8_t* scratch, int index) const { return scratch + layout_.slabs + index * layout_.slab_bytes; }
   DealtPass dealt(uint8_t* scratch) const;
-  // Returns window number `index` as a cache of one layer and `kv_heads` KV heads, whose pages are those of a sequence
-  // in order. cache: the device's striped cache, from which the window has its shape.
+  // Returns window number `index` as a cache of one layer and `kv_heads` KV heads, in which page p of the sequence is
+  // page number p. cache: the device's striped cache, whose shape the window takes.
   KvView window(uint8_t* scratch, int index, const KvView& cache, int kv_heads) const;
 
-  // Parts for rows whose queries go to the keys (QueryExchange); absent in kExact. queries: [rows] all rows of the
-  // pass. area: number `index` of two.
+  // Scratch for ops that send queries to the devices that have the keys (QueryExchange); absent in kExact. queries:
+  // [rows], all rows of the pass. area: number `index` (0 or 1) of the two result areas.
   DealtQuery* queries(uint8_t* scratch) const { return reinterpret_cast<DealtQuery*>(scratch + layout_.queries); }
   uint8_t* area(uint8_t* scratch, int index) const { return scratch + layout_.areas + index * layout_.area_bytes; }
   int64_t area_bytes() const { return layout_.area_bytes; }

@@ -176,8 +176,8 @@ void AttendByQuery(const std::vector<RingPart>& parts, QueryExchange& exchange, 
   const int64_t at_once = QueryScoreRows(spec, num_heads, front.pass->limits(), stride);
   const bool all = rows <= at_once;
   if (!all) {
-    // A batch appends only with all rows of the pass (QueryRows::Append), so with several batches all keys are appended
-    // before the first one.
+    // QueryRows appends keys only together with all rows of the pass (QueryRows::Append). With several batches of rows,
+    // all keys are therefore appended before the first batch.
     for (const RingPart& part : parts) AppendKeys(part);
   }
   // Workspace of the device alone: no other device reads it, so later ops on the stream may reuse it at once.

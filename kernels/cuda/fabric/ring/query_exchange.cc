@@ -54,8 +54,8 @@ RingHop QueryExchange::HopOf(const OpSite& site, int exchange, size_t from, size
   return hop;
 }
 
-// Returns the half of the staging memory that belongs to an area. Halves of all the memory, whatever size the area of
-// an op has: models with different areas share the memory.
+// Returns the staging memory of an area, one half of the whole. The halves do not depend on the area size of an op,
+// because models with areas of different sizes share the memory.
 uint8_t* QueryExchange::StagingOf(const Rank& rank, int area) {
   return static_cast<uint8_t*>(rank.staging.data()) + area * (rank.staging.bytes() / kAreas);
 }
@@ -72,7 +72,7 @@ void QueryExchange::WaitForOthers(size_t rank, int step) {
   }
 }
 
-// Makes all devices wait for each other after an op that was given up, whose areas others may still read.
+// Makes all devices wait for each other after an op that was aborted, because some devices may still read its areas.
 void QueryExchange::Join() {
   for (Rank& rank : ranks_) {
     DeviceGuard guard(rank.ctx->device);

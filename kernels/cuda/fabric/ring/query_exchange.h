@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPUs that share small results in steps: each writes its own results, and reads the results of the others after their
-// events.
+// GPUs that share small results in steps: each writes its own results, and reads those of the others once their events
+// have passed.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -57,8 +57,8 @@ class QueryExchange {
   // Polls for all exchanges of the ops that were issued. Errors: LostHop.
   void Settle();
 
-  // Index of the area in which the devices write their results in this op. Two areas take turns: whoever reads an area
-  // has done so before the op after the next begins.
+  // Index of the area in which the devices write their results in this op. Two areas alternate: all reads of an area
+  // end before the op after the next begins, which writes it again.
   int area() const { return area_; }
   // Returns where other devices read what `rank` writes to its area of this op. area: the area in the rank's device
   // memory.
@@ -91,7 +91,7 @@ class QueryExchange {
   int slot_ = 0;
   int step_ = 0;
   int area_ = 0;
-  bool is_whole_ = false;  // the last op was issued to its end, and no hop was lost before it
+  bool is_whole_ = false;  // all steps of the last op were issued, and no hop was lost before it
 };
 
 }  // namespace stoch::cuda
