@@ -18,7 +18,8 @@
 namespace stoch::cuda {
 namespace {
 
-// Quantizes the activations as the plan says. Without codes in the result if the plan's kernel quantizes them itself.
+// Quantizes the activations as `quantizer` says. With kKernel and kStreams a later kernel quantizes them, so the result
+// holds only sizes, no codes.
 ScActivationView Quantize(DeviceContext& ctx, Scratch& scratch, ScQuantizer quantizer, const ScOperator& op,
                           const RowSource& source, int64_t tokens, int64_t in_features, const SiteReporter& reporter) {
   switch (quantizer) {

@@ -15,8 +15,8 @@
 
 namespace stoch::cuda {
 
-// tasks[i].out = f(x) @ w_i^T for `count` tasks of one operator that share f(x), the rows of `source`. More than
-// kMaxScTasks tasks take several launches.
+// tasks[i].out = f(x) @ w_i^T (or += if out.add) for `count` tasks of one operator. They share f(x): x is the rows of
+// `source`, f its prologue. More than kMaxScTasks tasks take several launches.
 // Scratch:  at most ScLinearScratchBytes of the shape, from ctx.workspace.
 void LaunchScLinear(DeviceContext& ctx, const ScOperator& op, const RowSource& source, int64_t tokens,
                     int64_t in_features, const SiteReporter& reporter, const ScLinearTask* tasks, int count);

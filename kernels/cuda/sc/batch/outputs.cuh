@@ -46,7 +46,7 @@ struct BatchOutputs {
   int tiles = 0;   // tiles of 8 tokens, padded to the tokens that a kernel multiplies at a time
   float gain = 0;  // real value of one count; not used if `gains` is given
   ScActivationView a;
-  const float* gains = nullptr;  // [chunks][scale_stride] gains if rows have stream lengths of their own, else null
+  const float* gains = nullptr;  // [chunks][scale_stride] value of one count if rows have their own lengths, else null
   int scale_stride = 0;          // floats from one chunk to the next in `gains` and, with gains, in a.scales
   SiteReporter reporter;
   // True for kernels of at most 4 tokens: an item then holds two groups, and the lanes that would hold tokens 4..7 hold
@@ -62,12 +62,13 @@ struct BatchOutputs {
 
   BlockShare reduced;  // the range of reduce_units() that a block reduces
 
-  // Tiles that have outputs; `tiles` may have padding.
+  // Number of tiles that have outputs; `tiles` may include padding.
   STOCH_LAYOUT_FN int used_tiles() const { return (static_cast<int>(a.tokens) + kTileTokens - 1) / kTileTokens; }
-  // Work items of the reduction of so many tiles: half an accumulator over all chunks each (ReduceStage).
+  // Number of work items of the reduction of of_tiles tiles. An item is half an accumulator, over all chunks
+  // (ReduceStage).
   STOCH_LAYOUT_FN int reduce_units(int of_tiles) const { return four_tokens ? groups : groups * of_tiles * 2; }
   STOCH_LAYOUT_FN int reduce_units() const { return reduce_units(used_tiles()); }
-  // Accumulators of a chunk.
+  // Number of items of one part of a chunk.
   STOCH_LAYOUT_FN int items() const { return four_tokens ? groups / 2 : groups * tiles; }
 
   // Bytes of `partials`.
@@ -80,8 +81,8 @@ struct BatchOutputs {
 // Whether the sum of counts of a chunk may not fit int16.
 inline bool PartialsAreWide(int max_count, const ScDims& dims) { return int64_t{max_count} * dims.chunk_d > INT16_MAX; }
 
-// The outputs of a call, except `partials`, `reduced` and `four_tokens`, which the caller sets. The rows of each task
-// are padded to a multiple of `rows_at_once`, which is a multiple of 16; `tiles` are tiles of 8 tokens.
+// Describes the outputs of a call, except `partials`, `reduced` and `four_tokens`, which the caller sets. The rows of
+// each task are padded to a multiple of `rows_at_once`, which is a multiple of 16; `tiles` are tiles of 8 tokens.
 inline BatchOutputs MakeBatchOutputs(const ScTables& tables, const ScActivationView& a, const SiteReporter& reporter,
                                      const ScLinearTask* tasks, int count, int rows_at_once, int tiles) {
   BatchOutputs r;
@@ -199,8 +200,8 @@ struct ReduceStage {
   static constexpr int kBytes = kQuads * kQuadBytes;
 };
 
-// The place of a unit of the reduction. kTiles: args.used_tiles() if it is known at compile time, else 0; a division by
-// a run-time number would take longer than most of a unit.
+// Locates a unit of the reduction. kTiles: args.used_tiles() if it is known at compile time, else 0; a division by a
+// run-time number would take longer than most of a unit.
 template <int kTiles>
 struct ReduceUnit {
   const ScKernelTask* task;

@@ -7,8 +7,8 @@
 
 namespace stoch::cuda {
 
-// Whether LaunchBatchQuantize takes the operator and dimensions: sign-magnitude codes, scales of single rows, and
-// chunks of at most 128 dimensions.
+// Whether LaunchBatchQuantize takes the operator and dimensions: sign-magnitude codes, scales that rows do not share,
+// and chunks of at most 128 dimensions.
 bool BatchQuantizes(const ScOperator& op, const ScDims& dims);
 // Quantizes f(x) of `tokens` rows to codes and scales in `scratch`, equal to those of LaunchQuantize. A warp quantizes
 // one chunk, so that only the latency of a chunk, not of a whole row, delays the linear.

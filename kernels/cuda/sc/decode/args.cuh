@@ -10,8 +10,9 @@
 
 namespace stoch::cuda::decode {
 
-// The shape of a block for a number of tokens. One token: 16 warps, each with registers for many loads in flight. More
-// tokens are bound by the rate of look-ups: as many warps as the register file allows.
+// Block size and prefetch depth of the decode kernel for up to kTokens tokens. One token takes 16 warps, so that each
+// thread has registers for many loads in flight. More tokens are bound by the rate of look-ups and take as many warps
+// as the register file allows.
 // Alternatives that lost: docs/tuning/decode.md.
 template <int kTokens>
 struct Cut {
@@ -30,8 +31,8 @@ inline constexpr int kStageBytes = kChunkDims * kRowBytes;  // bytes of a chunk'
 // Source of a launch's activations.
 enum class InputKind : uint8_t {
   kCodes,   // codes in device memory, quantized by an earlier kernel
-  kFloats,  // one row of floats in device memory, of which every block quantizes f(x)
-  kPolled,  // one row of floats, polled word by word while the kernel before makes it (handover/row_channel.h)
+  kFloats,  // one row x of floats in device memory; every block quantizes f(x), f being the prologue
+  kPolled,  // one row of floats, polled word by word while the previous kernel computes it (handover/row_channel.h)
 };
 // Destination of a launch's outputs.
 enum class OutputKind : uint8_t {
@@ -39,11 +40,11 @@ enum class OutputKind : uint8_t {
   // Floats in device memory, and also words that the next kernel polls (0: not written yet, handover/row_channel.h).
   // The kernel lets the next one start only after its own WaitForPrevious.
   kPosted,
-  kShared,  // as kPosted, for a row that several GPUs make together; a polled input row may be shared, too
+  kShared,  // as kPosted, and posted to other GPUs, which compute parts of the row; a polled input may be such a row
 };
-// Template arguments of the decode kernel. top256: a count may be 256, which reads 0 in a byte. mixed: rows have stream
-// lengths of their own. This is a type because nvcc 13.0 cannot name a kernel whose template argument is a value of
-// class type.
+// Template arguments of the decode kernel. top256: a count may be 256, which a byte table stores as 0. mixed: each row,
+// or (row, chunk), has its own stream length. Variant is a type because nvcc 13.0 cannot name a kernel whose template
+// argument is a value of class type.
 template <int tokens, InputKind input, OutputKind output, bool top256, bool mixed = false>
 struct Variant {
   static constexpr int kTokens = tokens;
@@ -98,10 +99,10 @@ struct Task {
 };
 
 // Arguments of the decode kernel. A unit is one chunk of one row block, a warp's work at a time. Parameters are read
-// through a cache that is cold when a kernel starts, so members that are read early lie together, in front.
+// through a cache that is cold when a kernel starts, so members that are read early come first, next to each other.
 struct DecodeArgs {
-  int units_each = 0;  // units of a block
-  int units_rest = 0;  // the first units_rest blocks have one unit more
+  int units_each = 0;  // units of a block, except the first units_rest blocks
+  int units_rest = 0;  // the first units_rest blocks have units_each + 1 units
   int row_blocks = 0;  // row blocks of all tasks
   int staged = 1;      // chunks that a block stages at a time, at most kMaxFusedChunks
   Divisor by_row_blocks;
@@ -110,7 +111,7 @@ struct DecodeArgs {
   int tokens = 0;
   const float* x = nullptr;         // [dims] the row that blocks quantize; not read if `codes` are given
   const float* y = nullptr;         // [dims] norm weight (RMSNorm) or x2 (SiLU product) of that row; null: neither
-  bool polls = false;               // x, and y if it is x2, are words that the kernel before posts
+  bool polls = false;               // true: x, and y if it is x2, are words that the previous kernel posts
   const uint8_t* counts = nullptr;  // [masks][levels][levels] ScTables::counts8; not used with lengths of rows
   float norm_eps = 0;
   int masks = 1;
@@ -119,30 +120,34 @@ struct DecodeArgs {
   float gain = 0;
   Prologue prologue = Prologue::kNone;
   bool add = false;  // true: out = out + y; false: out = y
-  // Products of chunks, [tokens][row_blocks][chunks][32 rows], in one of two forms: if there is one token and
-  // DeviceContext::words has room, words that are posted one by one (0: not there yet); else floats that become visible
-  // at a grid barrier. The other pointer is null.
+  // Split-K partials, [tokens][row_blocks][chunks][32 rows]: each row's scaled product in each chunk. If there is one
+  // token and DeviceContext::words has room, they are `words`, posted one by one (0: not posted yet); else they are
+  // `products`, floats that become visible at a grid barrier. The other pointer is null.
   uint32_t* words = nullptr;
   float* products = nullptr;
-  RowPost post;  // one token: outputs for the next kernel, [row_blocks][32], or the only task's if the row is shared
+  // Where the kernel posts its outputs for the next kernel to poll; only with one token. [row_blocks][32] over all
+  // tasks; if several GPUs share the row, the outputs of the launch's one task.
+  RowPost post;
   GridBarrier barrier;
   SiteReporter reporter;
   Task tasks[kMaxDecodeTasks];
   const uint8_t* codes = nullptr;  // [tokens][row_tiles * 16]; null: blocks quantize x
   const float* scales = nullptr;   // [chunks][tokens] scales of `codes`
   PostPeers peers;                 // OutputKind::kShared: addresses of the row on other GPUs
-  PeerWait wait;                   // OutputKind::kShared: bound of the wait for polled words of other GPUs
+  PeerWait wait;                   // OutputKind::kShared: time limit of polls for words from other GPUs
 };
 
-// Stream lengths of one task: every row, or (row, chunk), has a slot, and every slot a count table.
+// Stream lengths of one task. Every row, or (row, chunk), has a slot, the index of its length; every slot has a count
+// table.
 struct TaskLengths {
   const ByteTable* tables = nullptr;  // [slots] count table of each length
   int slots = 0;                      // number of lengths
   int per_row = 1;                    // slots of a row: 1, or the number of chunks
   const uint8_t* of_rows = nullptr;   // [tokens][per_row] slots; null: slot 0
 };
-// Arguments of a launch whose rows have stream lengths of their own. A chunk has parts, each staged on its own with the
-// tables of its lengths: one part for all tasks if they share their lengths, else one part for each task.
+// Arguments of a launch in which each row, or (row, chunk), has its own stream length. A part is a chunk together with
+// the tasks for which it is staged at once: all tasks if they share their lengths, else one task. Parts are staged one
+// after another, each with the count tables of its lengths.
 struct MixedDecodeArgs : DecodeArgs {
   int part_count = 0;                    // parts of a chunk
   int part_end[kMaxDecodeTasks] = {};    // number of each part's last row block + 1
@@ -153,11 +158,13 @@ struct MixedDecodeArgs : DecodeArgs {
   LengthView rules[kMaxDecodeTasks];  // [part_count] rule of each part
 };
 
-// The chunk that a part belongs to. Parts are numbered chunk by chunk; without lengths of rows a chunk is one part.
+// The chunk that a part belongs to. Parts are numbered chunk by chunk; if all rows have one stream length, a chunk is
+// one part.
 __device__ __forceinline__ int ChunkOfPart(const DecodeArgs& /*args*/, int part) { return part; }
 __device__ __forceinline__ int ChunkOfPart(const MixedDecodeArgs& args, int part) { return part / args.part_count; }
 
-// The task that a row block belongs to. For numbers past the last row block: a task without rows, or the last task.
+// Index of the task that a row block belongs to. For a number past the last row block it is the index of a task without
+// rows, or of the last task.
 __device__ __forceinline__ int TaskOf(const DecodeArgs& args, int row_block) {
   int t = 0;
 #pragma unroll

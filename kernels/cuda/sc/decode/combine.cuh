@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The epilogue of the decode kernel: sums the products of chunks, which other blocks wrote, to outputs.
+// The epilogue of the decode kernel: reduces the split-K partials, one product for each chunk, to outputs.
 #pragma once
 
 #include "kernels/cuda/device/exchange.cuh"
@@ -9,13 +9,13 @@
 
 namespace stoch::cuda::decode {
 
-// -0. A posted product is a word that is not 0 (device/exchange.cuh): the warp that sums polls the products themselves,
-// which come two L2 round trips earlier than after a grid barrier. +0 is posted as -0, which changes no bits: sums
-// start at +0, are never -0, and the quantizer gives both zeros the same code.
+// -0, which is posted instead of +0, because a posted word must not be 0 (device/exchange.cuh). That changes no bits:
+// sums start at +0 and are never -0, and the quantizer gives both zeros the same code. Products are posted so that the
+// reducing warp can poll them, which takes two L2 round trips less than a grid barrier.
 inline constexpr uint32_t kMinusZero = 0x80000000u;
 
-// Stores one product of a chunk, by one lane: posted if args.words is there, else as a float. at: index in
-// [tokens][row_blocks][chunks][32].
+// Stores one product of a chunk, by one lane: posts it to args.words if that is not null, else writes it to
+// args.products. at: index in [tokens][row_blocks][chunks][32].
 template <int kTokens>
 __device__ __forceinline__ void StoreProduct(const DecodeArgs& args, int64_t at, float product) {
   if (kTokens == 1 && args.words != nullptr) {
@@ -28,8 +28,8 @@ __device__ __forceinline__ void StoreProduct(const DecodeArgs& args, int64_t at,
 __device__ __forceinline__ void SetAll(uint32_t& word, uint32_t to) { word = to; }
 __device__ __forceinline__ void SetAll(uint4& words, uint32_t to) { words = {to, to, to, to}; }
 
-// Loads the first `count` of kCount products (uint32_t, or uint4 for four neighbours), which lie `stride` words apart;
-// the rest of `words` becomes -0. kPosted: waits until every loaded word is posted.
+// Loads the first `count` of kCount products (uint32_t, or uint4 for four adjacent rows), which lie `stride` words
+// apart; the rest of `words` becomes -0. kPosted: waits until every loaded word is posted.
 template <bool kPosted, int kCount, typename Words>
 __device__ __forceinline__ void LoadProducts(const uint32_t* from, int stride, int count, Words (&words)[kCount]) {
 #pragma unroll
@@ -48,9 +48,9 @@ __device__ __forceinline__ void ClearProducts(uint32_t* from, int stride, int co
   }
 }
 
-// The sum over `chunks` chunks, in chunk order, of one row's products per lane, by one warp. `from` is the lane's
-// product of chunk 0; chunks lie 32 words apart. kInFlight loads are in flight. kPosted: polls the products, then
-// zeroes them.
+// Returns in each lane the sum of one row's products over `chunks` chunks, in chunk order; by one warp. `from` is the
+// lane's product of chunk 0; chunks are 32 words apart. Up to kInFlight loads are in flight. kPosted: polls the
+// products, then zeroes them.
 template <bool kPosted, int kInFlight = 32>
 __device__ __forceinline__ float SumChunks(uint32_t* from, int chunks) {
   float y = 0.0f;

@@ -23,7 +23,7 @@ static_assert(kStageBytes + kChunkDims + 8 == kDecodeStageBytes && kFusedBytes =
 static_assert(kChunkDims == kDecodeChunkDims && Cut<1>::kWarps == 16 && Cut<4>::kWarps == 24);
 
 // Iterates over the units of one warp, every kWarps-th of its block. Most steps stay in one chunk and task and only add
-// to addresses; making the addresses again would be a tenth of a unit's instructions.
+// to addresses; computing them from scratch would be a tenth of a unit's instructions.
 template <int kWarps>
 struct Walk {
   int chunk;      // chunk of the current unit
@@ -49,7 +49,7 @@ struct Walk {
  private:
   int run_end_;  // number of the last row block of the current task + 1
 
-  // Makes the addresses of the unit of (chunk, row_block), whose row_block may be past the chunk's last.
+  // Computes the addresses of unit (chunk, row_block). A row_block past the chunk's last counts on in the next chunks.
   __device__ __forceinline__ void Locate(const DecodeArgs& args, bool exists, int lane) {
     run_end_ = 0;
     unit = {};
@@ -65,8 +65,8 @@ struct Walk {
     unit.tiles = static_cast<int>(static_cast<unsigned>(args.dims.chunk_dims(chunk) + kTileDims - 1) / kTileDims);
   }
 };
-// Waits for the kernel before, then marks the op as begun (SiteReporter). kPosts: lets the next kernel start only after
-// the wait, as the row channel requires of a kernel that posts (handover/row_channel.h).
+// Waits for the previous kernel, then marks the op as begun (SiteReporter). kPosts: lets the next kernel start only
+// after the wait, as the row channel requires of a kernel that posts (handover/row_channel.h).
 template <bool kPosts>
 __device__ __forceinline__ void AwaitPrevious(const SiteReporter& reporter) {
   WaitForPrevious();
@@ -77,7 +77,8 @@ __device__ __forceinline__ void AwaitPrevious(const SiteReporter& reporter) {
 template <typename V>
 using ArgsOf = std::conditional_t<V::kMixed, MixedDecodeArgs, DecodeArgs>;
 
-// The block's static shared memory for stream lengths of rows and for their rules; null if variant V has none.
+// SharedTables returns the block's static shared memory for the count tables of rows with their own stream lengths,
+// SharedRules that for the rules which pick these lengths. Null if variant V needs none.
 template <typename V>
 __device__ __forceinline__ MixedStage<V::kTokens>* SharedTables() {
   if constexpr (V::kMixed) {
@@ -97,8 +98,8 @@ __device__ __forceinline__ RuleStage* SharedRules() {
   }
 }
 
-// The number of the part (ChunkOfPart) that has unit `unit` of chunk `chunk`; without stream lengths of rows, the
-// chunk.
+// The number of the part (ChunkOfPart) that unit `unit`, in chunk `chunk`, belongs to; it is `chunk` if all rows have
+// one stream length.
 template <typename V>
 __device__ __forceinline__ int PartOfUnit(const ArgsOf<V>& args, int chunk, int unit) {
   if constexpr (V::kMixed) {
@@ -128,7 +129,7 @@ __device__ __forceinline__ void ReceiveRow(const ArgsOf<V>& args, const float* r
   }
 }
 
-// Loads this thread's element of `count` parts from `part` on, after the first stage.
+// Loads this thread's element of parts `part` to part + count - 1, which are not the first that the block stages.
 template <typename V>
 __device__ __forceinline__ void LoadLaterElement(const ArgsOf<V>& args, int part, int count,
                                                  PostedRow<V::kShares>& posted, Element& element) {
@@ -140,8 +141,8 @@ __device__ __forceinline__ void LoadLaterElement(const ArgsOf<V>& args, int part
   }
 }
 
-// Stages codes and table rows of `count` parts from `part` on, the first of chunk `chunk`, by all threads of the block.
-// Ends with a barrier.
+// Stages the codes and table rows of parts `part` to part + count - 1, by all threads of the block; `chunk` is the
+// chunk of the first part. Ends with a barrier.
 // Requires: stage.norm_lanes visible to the block; no thread still reads the parts staged before.
 template <typename V>
 __device__ __forceinline__ void StageParts(const ArgsOf<V>& args, const Element& element, int part, int chunk,
@@ -162,8 +163,7 @@ __device__ __forceinline__ void StageParts(const ArgsOf<V>& args, const Element&
 // weight rows, a warp's work at a time. Units are numbered chunk by chunk, and each block takes a contiguous range. A
 // block stages the range's chunks one or two at a time, its warps multiply units and store their products (split-K
 // partials), and in the end all blocks sum products to outputs (combine.cuh).
-// If rows have stream lengths of their own, a chunk has one part for each task with lengths of its own, staged one
-// after another.
+// If rows have their own stream lengths, the block stages parts (MixedDecodeArgs) instead of whole chunks.
 template <typename V>
 __global__ void __launch_bounds__(Cut<V::kTokens>::kThreads, 1) ScDecodeKernel(const __grid_constant__ ArgsOf<V> args) {
   constexpr int kTokens = V::kTokens;
@@ -197,9 +197,8 @@ __global__ void __launch_bounds__(Cut<V::kTokens>::kThreads, 1) ScDecodeKernel(c
   PostedRow<kShares> posted;
   if constexpr (kPolls) posted.Look(args, element);
   // Weights depend on no earlier kernel, so the first kEarly tiles are loaded before the activations. The other tiles
-  // of the ring are loaded after them: loads are answered in order, and everyone waits for the activations.
-  // Alternatives that lost: docs/tuning/decode.md.
-  // The branch in LoadTiles also keeps the compiler from moving the loads after the wait.
+  // of the ring are loaded after them: loads return in order, and all warps wait for the activations. Alternatives that
+  // lost: docs/tuning/decode.md. The branch in LoadTiles also keeps the compiler from moving the loads after the wait.
   LoadTiles<0, Cut<kTokens>::kEarly>(current.unit, ring);
   float scale = LoadScale(current.unit);
   const float* row = args.x;
@@ -222,7 +221,7 @@ __global__ void __launch_bounds__(Cut<V::kTokens>::kThreads, 1) ScDecodeKernel(c
     if (slot == args.staged) {
       const int count = min(args.staged, last_part - part + 1);
       // First stage: makes norm_lanes, or tables and rules, visible. Later stages: all warps are done with the parts
-      // before.
+      // staged before.
       if (part != first_part || (kFused && (kMixed || args.prologue == Prologue::kRmsNorm))) __syncthreads();
       if constexpr (kFused) {
         if (part != first_part) LoadLaterElement<V>(args, part, count, posted, element);
@@ -305,8 +304,7 @@ void LaunchTokens(DeviceContext& ctx, const LinearPlan& plan, Args& args, bool f
                    static_cast<size_t>(shared_bytes), args);
 }
 
-// Sets the arguments that launches with one stream length and with lengths of rows have in common, except the memory of
-// products.
+// Sets the arguments that do not depend on stream lengths, except the memory of the split-K partials.
 void FillArgs(DeviceContext& ctx, const ScActivationView& a, const SiteReporter& reporter, const ScLinearTask* tasks,
               int count, DecodeArgs& args) {
   for (int i = 0; i < count; ++i) {
@@ -334,7 +332,7 @@ void FillArgs(DeviceContext& ctx, const ScActivationView& a, const SiteReporter&
   args.barrier = ctx.grid_barrier();
 }
 
-// The outputs of a one-token launch, as the row channel takes them: words that the kernel posts for the next call.
+// Describes the outputs of a one-token launch to the row channel, so that the kernel can post them for the next call.
 RowOutputs OutputsOf(const DecodeArgs& args, int count) {
   RowOutputs outputs;
   outputs.words = int64_t{args.row_blocks} * kTileRows;
@@ -346,14 +344,14 @@ RowOutputs OutputsOf(const DecodeArgs& args, int count) {
   return outputs;
 }
 
-// The input row as words to poll, if the call before posts it.
+// The input row as words to poll, if the previous call posts it.
 struct PolledOperands {
   PolledRow x;               // null words: x cannot be polled
   const float* y = nullptr;  // norm weight, or x2 as words to poll
   Prologue prologue = Prologue::kNone;
 };
-// Looks for args.x, and for x2 of a SiLU product, among the rows that the call before posts. x.words is null if one of
-// them is not posted.
+// Looks for args.x, and for x2 of a SiLU product, among the rows that the previous call posts. In the result x.words is
+// null if one of them is not posted.
 PolledOperands Poll(const RowChannel& rows, const DecodeArgs& args) {
   PolledOperands polled{rows.Poll(args.x, args.dims.dims), args.y, args.prologue};
   const bool is_product = args.prologue == Prologue::kSiluMul;

@@ -19,7 +19,8 @@ inline constexpr int kMaxDecodeTasks = kMaxScTasks;  // tasks of a launch, at mo
 // y = a @ w^T for `count` tasks that share the activations. If a.codes is null, the call has one row, which every block
 // quantizes from `source` itself. More than plan.tile_tokens tokens take several launches, each of which reads all
 // weights.
-// Requires: the plan of this call, whose route is kScDecode; if the kernel quantizes, scales that are of one row each.
+// Requires: the plan of this call, whose route is kScDecode; if a.codes is null, activation scales that rows do not
+// share.
 void LaunchScDecode(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
                     const RowSource& source, const SiteReporter& reporter, const ScLinearTask* tasks, int count);
 

@@ -19,21 +19,21 @@ namespace stoch::cuda::decode {
 // Arrays of the stage, `staged` being the number of chunks that a block stages at a time. A slot is the index of a
 // staged chunk.
 struct Stage {
-  uint8_t* rows;   // [staged][tokens][128 dims][128 levels of the weight] table rows
+  uint8_t* rows;   // [staged][tokens][128 dims][128 weight levels] low bytes of counts: table rows
   uint8_t* codes;  // [staged][tokens][128 dims] codes of the activations
   float* scales;   // [staged][tokens] scales of the activations
   unsigned*
       top_tiles;  // [staged][tokens]; bit t: an activation of tile t has the largest level, whose count may be 256
   // Used only if blocks quantize the one row:
   float* norm_lanes;  // [kRowLanes] partial sums of squares for RMSNorm
-  uint4* magnitudes;  // [staged] bits of the largest |x| of each of a chunk's four warps
+  uint4* magnitudes;  // [staged] largest |f(x)| of each of a chunk's four warps, as float bits
 };
 inline constexpr int kNormBytes = kRowLanes * static_cast<int>(sizeof(float));  // bytes of Stage::norm_lanes
 // Bytes of norm_lanes and magnitudes, which come first in shared memory, where their addresses are constants.
 inline constexpr int kFusedBytes = kNormBytes + 256;
 static_assert(kMaxFusedChunks * sizeof(uint4) <= 256);
 
-// The stage at the beginning of a block's shared memory. kFused: blocks quantize the one row.
+// Lays out the stage at the beginning of a block's shared memory. kFused: blocks quantize the one row.
 template <int kTokens, bool kFused>
 __device__ __forceinline__ Stage MakeStage(uint8_t* shared, int staged) {
   Stage stage;
@@ -50,14 +50,14 @@ int StageBytes(bool fused, int staged) {
   return (fused ? kFusedBytes : 0) + staged * kTokens * (kStageBytes + kChunkDims + 8);
 }
 
-// Sets the bit of top_tiles for element `index` of Stage::codes, whose level is the largest. Requires: top_tiles zeroed
-// before.
+// Records that element `index` of Stage::codes has the largest level: sets the bit of its tile in top_tiles. Requires:
+// top_tiles zeroed before.
 __device__ __forceinline__ void NoteTop(const Stage& stage, int index) {
   atomicOr(stage.top_tiles + index / kChunkDims, 1u << (index % kChunkDims / kTileDims));
 }
 
 // Copies the count-table rows of 32 codes to Stage::rows, by a warp. Each lane passes one code in a register; `first`
-// is the index in Stage::codes of lane 0's.
+// is the index in Stage::codes of lane 0's code.
 // counts: [mask_bits + 1][levels][levels] in device memory.
 __device__ __forceinline__ void StageRows(const uint8_t* counts, int mask_bits, int levels, const Stage& stage,
                                           int first, int code) {
@@ -92,14 +92,14 @@ __device__ __forceinline__ void StageRows(const uint8_t* counts, int mask_bits, 
 struct CountRows {
   const uint8_t* counts;  // [mask_bits + 1][levels][levels] in device memory
   int mask_bits;          // number of masks - 1
-  bool may_be_256;        // whether the count of two largest levels may be 256, which reads 0
+  bool may_be_256;        // whether the count of two largest levels may be 256, which `counts` stores as 0
 };
 __device__ __forceinline__ CountRows CountsOf(const DecodeArgs& args) { return {args.counts, args.masks - 1, true}; }
 __device__ __forceinline__ CountRows CountsOf(const ByteTable& table) {
   return {table.counts, table.mask_bits, table.top_is_256 != 0};
 }
 
-// One element of the input row: each thread of a block that quantizes has one element of the staged chunks.
+// The element of the input row that one thread quantizes: a thread has at most one element of the staged chunks.
 struct Element {
   int slot;           // index of the element's chunk among those staged; >= the number staged: the thread has none
   bool used;          // false: padding, not loaded
@@ -108,8 +108,8 @@ struct Element {
   float x = 0;
   float y = 0;  // norm weight or x2
 };
-// The calling thread's element of `count` parts from `first` on (ChunkOfPart), with its addresses and its norm weight,
-// which depends on no earlier kernel.
+// Makes the calling thread's element of parts `first` to first + count - 1 (ChunkOfPart): sets its addresses and loads
+// its norm weight, which depends on no earlier kernel.
 template <typename Args>
 __device__ __forceinline__ Element MakeElement(const Args& args, int first, int count) {
   Element e;
@@ -124,7 +124,7 @@ __device__ __forceinline__ Element MakeElement(const Args& args, int first, int 
   if (args.prologue == Prologue::kRmsNorm && e.used) e.y = __ldg(e.y_at);
   return e;
 }
-// Loads x, and x2 if there is one. kAroundL1: through the L2, for rows written by kernels that were still running when
+// Loads x, and x2 if there is one. kAroundL1: bypasses the L1, for rows written by kernels that were still running when
 // this kernel began.
 template <bool kAroundL1 = false>
 __device__ __forceinline__ void LoadElement(const DecodeArgs& args, Element& e) {
@@ -134,8 +134,8 @@ __device__ __forceinline__ void LoadElement(const DecodeArgs& args, Element& e) 
   if (args.prologue == Prologue::kSiluMul) e.y = load(e.y_at);
 }
 
-// The bound of a wait for polled words: none for words that this GPU's own kernels post, PeerPatience for words that
-// other GPUs post.
+// How long a poll may wait: without limit for words that this GPU's own kernels post, as PeerPatience says for words
+// that other GPUs post.
 template <bool kShares>
 __device__ __forceinline__ auto PatienceOf(const DecodeArgs& args) {
   if constexpr (kShares) {
@@ -145,7 +145,7 @@ __device__ __forceinline__ auto PatienceOf(const DecodeArgs& args) {
   }
 }
 
-// Polls one thread's element of a row that the kernel before posts word by word (handover/row_channel.h). kShares:
+// Polls one thread's element of a row that the previous kernel posts word by word (handover/row_channel.h). kShares:
 // other GPUs post parts of the row.
 template <bool kShares>
 struct PostedElement {
@@ -219,8 +219,8 @@ __device__ __forceinline__ void WarmPeers(const DecodeArgs& args) {
 
 // Quantizes and stages `count` chunks of the one row. `value` is f(x) of the calling thread's element, and `slot` the
 // index of the element's chunk among those staged. table_of(slot, largest) returns the count table of a chunk whose
-// largest |f(x)| has the bits `largest`. sync() is a barrier of all threads that call, among them all threads with an
-// element.
+// largest |f(x)| has the bits `largest`. sync() is a barrier of all threads that call this function; every thread with
+// an element must call it.
 template <bool kTop256, typename TableOf, typename Sync>
 __device__ __forceinline__ void QuantizeValues(const DecodeArgs& args, float value, int slot, int count,
                                                const Stage& stage, const TableOf& table_of, const Sync& sync) {
@@ -256,9 +256,9 @@ __device__ __forceinline__ void QuantizeValues(const DecodeArgs& args, float val
   sync();
 }
 
-// Quantizes and stages `count` chunks of the one row from the loaded elements `e`, by all threads of the block. This is
-// latency in front of every linear, so x and y are loaded before the norm is known, and warps without an element do
-// nothing.
+// Quantizes and stages `count` chunks of the one row from the loaded elements `e`, by all threads of the block. Its
+// latency delays every linear, so x and y are loaded before the norm is known, and warps without an element skip the
+// computation.
 // Requires: stage.norm_lanes visible to the block if the prologue is RMSNorm.
 template <bool kTop256, typename TableOf>
 __device__ __forceinline__ void QuantizeChunks(const DecodeArgs& args, const Element& e, int count, const Stage& stage,
@@ -311,10 +311,11 @@ struct RuleStage {
   StagedRule rules[kMaxDecodeTasks];    // rule of each part of a chunk
   float lanes[kRowLanes];               // partial sums of squares of f(x)
   uint32_t largest[kRowLanes / kWarp];  // bits of the largest |f(x)| of each warp's elements
-  int levels[kMaxDecodeTasks];          // level number of the row by each part's rule, if that is of rows
+  int levels[kMaxDecodeTasks];          // level number that each part's rule gives the row, if its scope is kRow
 };
 
-// Copy the tables of all slots, and the rules, to shared memory, by all threads. Both depend on no earlier kernel.
+// LoadTables copies the ByteTable of every slot to shared memory, LoadRules the rules; by all threads of the block.
+// They read nothing that an earlier kernel writes.
 template <int kTokens>
 __device__ __forceinline__ void LoadTables(const MixedDecodeArgs& args, MixedStage<kTokens>& mixed) {
   const int t = static_cast<int>(threadIdx.x) / kMaxByteTables;

@@ -54,8 +54,8 @@ struct Unit {
 __device__ __forceinline__ uint4 LoadTile(const Unit& unit, int tile) {
   return tile < unit.tiles ? LoadStreaming(unit.codes + tile * kTileBytes) : make_uint4(0, 0, 0, 0);
 }
-// Loads tiles kFirst..kEnd - 1 of a unit to tiles[kFirst..kEnd - 1]. For a full chunk without a branch per tile: the
-// compiler makes the L2 cache policy of the loads again after each branch.
+// Loads tiles kFirst..kEnd - 1 of a unit to tiles[kFirst..kEnd - 1]. A full chunk takes no branch per tile, because the
+// compiler computes the L2 cache policy of the loads again after each branch.
 template <int kFirst, int kEnd, int kTiles>
 __device__ __forceinline__ void LoadTiles(const Unit& unit, uint4 (&tiles)[kTiles]) {
   if (unit.tiles == kChunkTiles) {

@@ -52,12 +52,12 @@ struct LookupArgs : decode::DecodeArgs {
   int64_t y_stride = 0;                     // floats from one row of y to the next; 0: all rows share y
   int row_slots = 1;                        // slots that share a row of x
   int matrices = 1;                         // matrices of an expert, of one shape
-  int places = 0;  // (matrix, expert) pairs whose SlotWeights a block stages, all of them; 0: it stages none
+  int places = 0;  // number of (matrix, expert) pairs if a block stages SlotWeights of all pairs; 0: it stages none
   int experts = 0;
   int matrix_blocks = 0;  // row blocks of a matrix
   int matrix_rows = 0;    // output features of a matrix
   int rows_padded = 0;    // rows of a matrix, padded to a multiple of 64
-  int max_tasks = 0;      // (slot, matrix) pairs of the rows of x that one block meets, at most
+  int max_tasks = 0;      // most (slot, matrix) pairs that the rows of x of one block have
   Divisor by_chunks;
   Divisor by_matrix_blocks;
   Divisor by_matrices;
@@ -66,7 +66,7 @@ struct LookupArgs : decode::DecodeArgs {
   bool x_settled = false;       // x is complete before this kernel begins and may be read before WaitForPrevious
   bool chosen_settled = false;  // `chosen` is complete before this kernel begins
 
-  // (slot, matrix) pairs of a row of x.
+  // Number of (slot, matrix) pairs of a row of x.
   __device__ __forceinline__ int row_tasks() const { return row_slots * matrices; }
 };
 
@@ -123,8 +123,8 @@ struct Walk {
   }
 };
 
-// As decode::MakeElement for chunks numbered over all rows of x: the calling thread's element of `count` chunks from
-// `first` on, with its addresses and norm weight, which depend on no earlier kernel.
+// As decode::MakeElement, for `count` chunks from `first` on, numbered over all rows of x: sets the addresses of the
+// calling thread's element and loads its norm weight, which depends on no earlier kernel.
 __device__ __forceinline__ Element MakeSlotElement(const LookupArgs& args, int first, int count) {
   Element e;
   const int d = static_cast<int>(threadIdx.x % kChunkDims);
@@ -138,8 +138,8 @@ __device__ __forceinline__ Element MakeSlotElement(const LookupArgs& args, int f
   return e;
 }
 
-// Partial sums of squares (RMSNorm) of the rows of x that chunks first and first + 1 belong to, by one half of the
-// block each, to lanes[0] and lanes[1], both [kRowLanes].
+// Writes the partial sums of squares (RMSNorm) of the rows of x that chunks `first` and first + 1 belong to, each row
+// by one half of the block, to lanes[0] and lanes[1], [kRowLanes] each. count: 1 skips the second chunk.
 __device__ __forceinline__ void SlotNorms(const LookupArgs& args, int first, int count, float* const (&lanes)[2]) {
   const int half = static_cast<int>(threadIdx.x) / kRowLanes;
   if (half >= count) return;
@@ -148,8 +148,8 @@ __device__ __forceinline__ void SlotNorms(const LookupArgs& args, int first, int
   NormLane<1, true>({args.x + row * args.x_stride}, args.dims.dims, j, {half == 0 ? lanes[0] : lanes[1]});
 }
 
-// Sums products in chunk order and writes the outputs of every slot. A warp sums one row block (32 rows) of a matrix of
-// a slot at a time. kPosted: products are posted words, polled as they come; else a grid barrier makes them visible.
+// Sums products in chunk order and writes the outputs of every slot. A warp sums 32 weight rows of one slot and matrix
+// at a time. kPosted: products are posted words, polled as they come; else a grid barrier makes them visible.
 template <bool kPosted>
 __device__ __forceinline__ void CombineSlots(const LookupArgs& args) {
   if constexpr (!kPosted) {
@@ -175,7 +175,7 @@ __device__ __forceinline__ void CombineSlots(const LookupArgs& args) {
   }
 }
 
-// Sums products in chunk order and combines the slots of each row (ExpertCombine). A team of warps has 32 output
+// Sums products in chunk order and combines the slots of each row (ExpertCombine). A team of warps combines 32 output
 // features of a row: one warp per slot, or several slots per warp if there are more slots than warps. kPosted as in
 // CombineSlots. shared: [teams][top_k][32] floats.
 template <bool kPosted>
@@ -240,7 +240,8 @@ __device__ __forceinline__ void CombineRows(const LookupArgs& args, float* share
 }
 
 // The epilogue: writes this block's share of the outputs, which are rows of slots, or sums over the slots of a row. By
-// all threads, after the block's last product. `shared` is memory that no warp multiplies from any more.
+// all threads, after the block's last product. `shared`: the staged table rows, overwritten once all warps have read
+// them.
 __device__ __forceinline__ void Combine(const LookupArgs& args, float* shared) {
   if (args.combine.top_k > 0 && args.words != nullptr) {
     CombineRows<true>(args, shared);
@@ -253,8 +254,8 @@ __device__ __forceinline__ void Combine(const LookupArgs& args, float* shared) {
   }
 }
 
-// Stages the codes' and scales' addresses of every expert's matrices to places [matrices][experts] in shared memory, if
-// args.places > 0. That saves one dependent load once the choice of experts is known.
+// If args.places > 0, copies the addresses of the codes and scales of every expert's matrices to places
+// [matrices][experts] in shared memory. That saves one dependent load after the choice of experts is known.
 __device__ __forceinline__ void StagePlaces(const LookupArgs& args, SlotWeights* places) {
   if (static_cast<int>(threadIdx.x) >= args.places) return;
   const int matrix = args.by_experts.Quotient(static_cast<int>(threadIdx.x));
@@ -262,8 +263,8 @@ __device__ __forceinline__ void StagePlaces(const LookupArgs& args, SlotWeights*
   places[threadIdx.x] = {view.codes, view.scales};
 }
 
-// Finds the matrices of the chosen experts for the block's rows of x, from first_row to the row of `last_chunk`:
-// weights [row][slot][matrix] in shared memory. kPolls: the choice is polled from args.posted_chosen.
+// Writes the addresses of the chosen experts' matrices, for the block's rows of x, from first_row to the row of
+// `last_chunk`, to weights [row][slot][matrix] in shared memory. kPolls: the choice is polled from args.posted_chosen.
 template <bool kPolls>
 __device__ __forceinline__ void FindWeights(const LookupArgs& args, int first_row, int last_chunk,
                                             const SlotWeights* places, SlotWeights* weights) {
@@ -288,8 +289,8 @@ __device__ __forceinline__ void FindWeights(const LookupArgs& args, int first_ro
 
 // SC products of chosen experts; a persistent kernel as ScDecodeKernel (decode/decode.cu). Units are numbered chunk by
 // chunk over all rows of x, and each block takes a contiguous range of them.
-// kPolls: there is one row of x, complete before the kernel begins, and the kernel before posts its chosen experts word
-// by word.
+// kPolls: there is one row of x, complete before the kernel begins, and the previous kernel posts the experts chosen
+// for it word by word.
 template <bool kTop256, bool kPolls>
 __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid_constant__ LookupArgs args) {
   extern __shared__ __align__(256) uint8_t shared[];
@@ -322,7 +323,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
   };
   const auto counts_of = [&](int, uint32_t) { return decode::CountsOf(args); };
   const auto find_weights = [&] { FindWeights<kPolls>(args, first_row, last_chunk, places, weights); };
-  // The other tiles of the ring follow once the count rows, for which all warps wait, are staged: loads return in order.
+  // The ring's other tiles are loaded once the count rows, for which all warps wait, are staged: loads return in order.
   const auto load_first = [&](const Walk::InMatrix& place) {
     current.TakeFrom(place);
     decode::LoadTiles<0, kEarly>(current.unit, ring);
@@ -341,7 +342,8 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
     load_first(place);
   }
   WaitForPrevious();
-  // After the wait: `chosen` is then complete before the next kernel begins, which may read it early (Settle).
+  // Called after the wait, so that `chosen` is complete before the next kernel begins, which may read it early
+  // (Settle).
   StartNext();
   args.reporter.Begin();
   if (args.post.words != nullptr) ClearRow(args.post, block, static_cast<int>(gridDim.x));
@@ -460,8 +462,9 @@ void LaunchScExpertLookup(DeviceContext& ctx, const ExpertPlan& plan, const Expe
     for (int i = 0; i < count; ++i) args.outs[i] = tasks[i].out + first * shape.row_slots * tasks[i].out_stride;
     args.units_each = static_cast<int>(units / cut.blocks);
     args.units_rest = static_cast<int>(units % cut.blocks);
-    // Products are posted only if every warp has at most one sum: with more, warps that are done multiplying would poll
-    // and take bandwidth from those that are not.
+    // Products are posted word by word, instead of becoming visible at a grid barrier, only if each warp reduces at
+    // most one row block: with more, warps that finish multiplying early would poll for long and take memory bandwidth
+    // from warps that still multiply.
     const bool posts =
         rows * args.row_blocks <= int64_t{cut.blocks} * experts::kWarps && units * kTileRows <= DeviceContext::kWords;
     args.words = posts ? ctx.words() : nullptr;

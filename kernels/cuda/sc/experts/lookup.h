@@ -34,8 +34,8 @@ struct ExpertCombine {
 
 // tasks[i].out[s] = f(x of slot s) @ w_i[chosen[s]]^T for every slot s and `count` tasks of one shape. If combine.top_k
 // > 0, products go to combine.out only, and tasks[0].out is not written.
-// Requires: a plan whose route is kExpertLookup; 1 <= count <= kMaxScTasks; scales of activations that are of one row
-//           each; CanCombine if combine.top_k > 0.
+// Requires: a plan whose route is kExpertLookup; 1 <= count <= kMaxScTasks; activation scales that rows do not share;
+//           CanCombine if combine.top_k > 0.
 void LaunchScExpertLookup(DeviceContext& ctx, const ExpertPlan& plan, const ExpertShape& shape, const ScTables& tables,
                           const RowSource& source, const int32_t* chosen, const SiteReporter& reporter,
                           const ScExpertTask* tasks, int count, const ExpertCombine& combine);

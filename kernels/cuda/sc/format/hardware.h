@@ -24,7 +24,7 @@ struct HardwareView {
 
 // Owns the device memory of a HardwareView.
 // Errors:   InvalidInput where the constructor of ScAccumulator throws it; OutOfMemory.
-// Async:    copies to the device are synchronous, so not while a graph is recorded.
+// Async:    copies to the device are synchronous, so an object must not be made while a graph is recorded.
 class HardwareTables {
  public:
   // Tables of `op` for products of at most `most_dims` dimensions (the argument of ScAccumulator).

@@ -36,8 +36,8 @@ class Image {
   std::vector<char> bytes_;
 };
 
-// LengthView::slot_of: [bands][thresholds + 2] slots by level number; the last of a band is the escape's, 0 without an
-// escape.
+// Returns LengthView::slot_of, [bands][thresholds + 2]: the slot of each level number. The last entry of a band is the
+// slot of the escape length, or 0 if the rule has none.
 std::vector<uint8_t> SlotsOfLevels(const ScExtras& extras) {
   const ScLengthRule& rule = *extras.lengths;
   const size_t bands = rule.ladders.empty() ? 1 : rule.ladders.size();
@@ -53,8 +53,8 @@ std::vector<uint8_t> SlotsOfLevels(const ScExtras& extras) {
   return slots;
 }
 
-// LengthView::bytes, by slot; empty if the counts of some length do not fit bytes. `zeros`: device memory,
-// [levels][levels] counts of length 0.
+// Returns LengthView::bytes, one table for each slot; empty if the counts of some length do not fit bytes. `zeros`:
+// device memory, [levels][levels] counts of length 0.
 std::vector<ByteTable> MakeByteTables(TableCache& cache, const std::vector<ScOperatorPtr>& by_slot,
                                       const uint8_t* zeros) {
   std::vector<ByteTable> bytes;
@@ -82,7 +82,8 @@ ScOperatorPtr LongestOf(const std::vector<ScOperatorPtr>& by_slot) {
   return longest == nullptr ? nullptr : MakeScOperator(longest->config);
 }
 
-// LengthView::streams, by slot; empty if the streams of some length do not nest in those of `longest`.
+// Returns LengthView::streams, one table for each slot; empty if the streams of some length do not nest in those of
+// `longest`.
 std::vector<StreamTable> MakeStreamTables(TableCache& cache, const std::vector<ScOperatorPtr>& by_slot,
                                           const ScOperatorPtr& longest) {
   std::vector<StreamTable> tables;
@@ -110,7 +111,7 @@ Groups MakeGroups(TableCache& cache, const std::vector<ScOperatorPtr>& by_slot) 
   STOCH_CHECK(orders.size() <= kMaxLengthGroups);
   Groups all;
   all.group_of.assign(by_slot.size(), 0);
-  int shorter_words = 0;  // words of the streams of the group before
+  int shorter_words = 0;  // words of a stream of the previous group
   for (const ScOperatorPtr& order : orders) {
     const int words = StreamWords(*order);
     LengthGroup group;

@@ -55,7 +55,7 @@ struct LengthGroup {
   // Device memory [slots]: streams of every slot that is no longer than `order`, shorter groups included; null entries
   // for the other slots.
   const StreamTable* streams = nullptr;
-  StreamTable one;  // the group's streams if it has one length; without streams: several lengths, or length 0
+  StreamTable one;  // the group's streams if it has one length; streams null if it has several lengths, or length 0
 };
 // Groups of an operator, at most: streams of up to 128 cycles take 1 to 4 words, longer ones two halves of 3 or 4
 // words.
@@ -113,10 +113,11 @@ struct CallLengths {
   RowSlots slots;
 };
 
-// Owns the device tables of one operator, or of the operators by length that `extras` gives in its place, and the view
-// of these tables that kernels take.
+// Owns the device tables of one operator or, if `extras` has operators by length, of these operators, and the view of
+// the tables that kernels take.
 // Errors:   OutOfMemory.
-// Async:    copies to the device are synchronous, so not while a graph is recorded; `cache` must outlive this object.
+// Async:    copies to the device are synchronous, so an object must not be made while a graph is recorded; `cache` must
+//           outlive this object.
 class LengthTables {
  public:
   LengthTables(Device device, TableCache& cache, const ScOperatorPtr& op, const ScExtras* extras);
@@ -124,7 +125,7 @@ class LengthTables {
   // The operator of the longest length, in whose cycle order view().streams are; null if view().streams is null.
   const ScOperatorPtr& longest() const { return longest_; }
   // The groups of all slots, shortest streams first; the slot of length 0 is in the first group. Empty if the streams
-  // do not nest in the longest length, or those of some group in no operator.
+  // do not nest in those of the longest length, or if the streams of some group nest in no operator.
   std::span<const LengthGroup> groups() const { return groups_; }
   // Device memory [slots]: index in groups() of each slot's group; null if groups() is empty.
   const uint8_t* group_of() const { return group_of_; }

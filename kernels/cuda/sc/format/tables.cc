@@ -18,7 +18,7 @@
 namespace stoch::cuda {
 namespace {
 
-// [masks][levels][kCountQuarters] of ScTables::quarters on the host; empty if rows of counts do not fit quarters.
+// Returns the contents of ScTables::quarters, [masks][levels][kCountQuarters]; empty unless CountsAreStaircases.
 std::vector<CountQuarter> MakeQuarters(const ScOperator& op) {
   if (!CountsAreStaircases(op)) return {};
   static_assert(kCountQuarters * kQuarterLevels == 128);

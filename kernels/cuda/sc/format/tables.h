@@ -58,9 +58,10 @@ struct ScTables {
 class TableCache {
  public:
   explicit TableCache(Device device) : device_(device) {}
-  // The tables of `op`, copied to the device at first use (synchronous; so not while a graph is recorded).
+  // The tables of `op`, copied to the device at first use (synchronously, so not while a graph is recorded).
   const ScTables& Get(const ScOperator& op);
-  // The traits of `op` that plans read, kept with the tables of `op`, which the first call copies as Get does.
+  // The traits of `op` that plans read. They are kept with the tables of `op`, so the first call copies the tables to
+  // the device as Get does.
   const ScTraits& Traits(const ScOperator& op);
   // op.wide_counts in device memory, copied at first use. Requires: op.wide_counts is not empty.
   const int32_t* Wide(const ScOperator& op);

@@ -81,7 +81,7 @@ struct Consumer {
   // Look-ups compete with the tensor cores for shared memory, shifts load the busiest pipe: either kind alone is slower
   // (measured).
   static constexpr uint32_t kLooked = kTable ? 0 : 0b0011;
-  // The first looked-up pair after kPair; kWords + p: pair p of the next block.
+  // The first looked-up pair after kPair; kWords + p stands for pair p of the next half or block.
   template <int kPair>
   static constexpr int NextLooked() {
     for (int p = kPair + 1; p < 2 * kWords; ++p) {
@@ -203,7 +203,7 @@ struct Consumer {
     const float* from_a;         // address of the token scales of the next chunk
     const float* from_b;         // address of the row scales of the next chunk
     const float* from_gain;      // address of the gains of the next chunk; null without kMixed
-    int64_t stride_a, stride_b;  // floats from one chunk to the next of token scales and gains, of row scales
+    int64_t stride_a, stride_b;  // floats from chunk to chunk: of token scales and gains (a), of row scales (b)
     float2 a[kTokens / 8];       // scales of this lane's two tokens in each tile of 8
     float2 gains[kMixed ? kTokens / 8 : 1];  // gains of the tokens of `a`
     float b[2];                              // scales of rows lane / 4 and 8 + lane / 4
@@ -295,7 +295,7 @@ struct Consumer {
                                                 const ScKernelTask& task, int row) {
     const int first_chunk = kOwners ? args.streams.chunks - args.helped : 0;
     for (int chunk = run.chunk; chunk < run.end_chunk; ++chunk) {
-      // Whoever reduces the partials will read these scales.
+      // The block that reduces the partials will read these scales.
       if (lane() == 0 && row < task.rows_padded) {
         PrefetchL2Line(task.scales + static_cast<int64_t>(chunk) * task.rows_padded + row);
       }

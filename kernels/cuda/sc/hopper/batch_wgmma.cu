@@ -9,8 +9,8 @@
 // are nearly as many tiles as SMs, by the blocks that own the tiles.
 //
 // Instructions and tensor cores take turns, which bounds the kernel: accumulators and operands pass the register file,
-// so an m64n32k256 of 16 clocks leaves half of these to other instructions (measured, for any number of warps). So
-// every instruction of a block of 16 dimensions counts: the work is balanced between thermometers made by shifts and
+// so an m64n32k256, which takes 16 clocks, leaves 8 of them to other instructions (measured, for any number of warps).
+// So every instruction of a block of 16 dimensions counts: the work is balanced between thermometers made by shifts and
 // thermometers looked up, stages are long, and no thread decodes units or scales twice.
 // Alternatives that lost: docs/tuning/batch.md#17-to-256-tokens.
 #include <algorithm>
@@ -46,10 +46,11 @@ static_assert(kRows == kBatchRows && kMaxStages == kBatchMaxStages && kRingHeade
 static_assert(DeviceContext::kFlags == kBlockFlags);
 static_assert(kReduceBytes == kBatchCombineBytes && batch::kThermometerBytes == kBatchThermometerBytes);
 
-// A persistent kernel of at most one block per SM. kWords, kHalves: words of a half stream, halves of a stream. kTable:
-// ranks of weights (ones of their streams) come from a table in shared memory; else the formula DirectRanks gives them,
-// and thermometers are partly looked up. kTokens: tokens of a tile. kOwners: BatchArgs::owners > 0; else blocks reduce
-// partials after a grid barrier. kMixed: every (chunk, token) has a gain of its own.
+// SC linear, as described at the top of this file; a persistent kernel of at most one block per SM. kWords, kHalves:
+// words of a half stream, halves of a stream. kTable: ranks of weights (ones of their streams) come from a table in
+// shared memory; else the formula DirectRanks gives them, and thermometers are partly looked up. kTokens: tokens of a
+// tile. kOwners: BatchArgs::owners > 0; else blocks reduce partials after a grid barrier. kMixed: every (chunk, token)
+// has a gain of its own.
 template <int kWords, int kHalves, bool kTable, int kTokens, bool kOwners, bool kMixed>
 __global__ void __launch_bounds__(kThreads, 1) ScBatchWgmmaKernel(const __grid_constant__ BatchArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -14,10 +14,10 @@ namespace stoch::cuda {
 
 // y = a @ w^T (or y = y + a @ w^T) for `count` tasks that share the quantized activations. Any number of rows and
 // dimensions, any chunk_d.
-// rows: stream lengths of kMinMixedBatchTokens to kMaxMixedBatchTokens tokens that have their own, `tables` being those
-// of the longest length; null: all tokens have the length of `tables`.
+// rows: the stream lengths if each of kMinMixedBatchTokens to kMaxMixedBatchTokens tokens has its own; `tables` are
+// then those of the longest length. Null: all tokens have the length of `tables`.
 // Requires: the plan of this call, whose route is kScBatch; with `rows`, tables of 128 cycles with direct_ranks.
-// Scratch:  with `rows`, the gains of kMaxMixedBatchTokens tokens more than the plan says.
+// Scratch:  the bytes of the plan and, with `rows`, the gains of kMaxMixedBatchTokens tokens in addition.
 // Bits:     docs/sc_arithmetic.md#5-back-to-real-numbers, as every SC linear.
 void LaunchScBatchWgmma(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
                         const SiteReporter& reporter, const ScLinearTask* tasks, int count,

@@ -36,7 +36,7 @@ struct BatchArgs {
   GridBarrier barrier;
 };
 
-// Sizes of a stage: streams of as many blocks of 16 dimensions (1, 2 or 4) as 36 KB hold.
+// Sizes of a stage: the streams of kBlocks blocks of 16 dimensions, up to 36 KB, or 54 KB with 96 tokens.
 template <int kWords, int kHalves, int kTokens_>
 struct Geometry {
   static constexpr int kTokens = kTokens_;
@@ -67,7 +67,7 @@ struct Shared {
 // One thread's position in the ring.
 struct RingPlace {
   int slot = 0;        // index of the stage
-  uint32_t phase = 0;  // phase parity of the stage's full barrier; flips with each round
+  uint32_t phase = 0;  // phase parity of the stage's full barrier; flips when the ring wraps around
   __device__ void Next(int stages) {
     if (++slot == stages) {
       slot = 0;

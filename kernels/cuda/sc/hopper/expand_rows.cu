@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams of tokens that are rows of a group of lengths, or slots of experts.
+// Launches the kernel of expand.cuh for tokens that are rows of a group of stream lengths, or slots of experts.
 #include "kernels/base/check.h"
 #include "kernels/cuda/sc/hopper/grouped_kernels.h"
 #include "kernels/cuda/sc/hopper/row_group_kernels.h"

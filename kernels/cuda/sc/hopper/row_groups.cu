@@ -97,7 +97,7 @@ static_assert(sizeof(RowGroup) == kRowGroupBytes);
 
 // The launch of one group of lengths.
 struct GroupLaunch {
-  ScTables tables;  // tables of LengthGroup::order; the streams are the group's if it has one length
+  ScTables tables;  // tables of LengthGroup::order; unless args.mixed, with the streams of the group's one length
   const StreamTable* streams = nullptr;  // [slots] streams by slot, if args.mixed; else null
   LinearPlan plan;
   RowGroupArgs args;
@@ -132,7 +132,7 @@ GroupLaunch MakeLaunch(DeviceContext& ctx, const LengthGroup& group, bool shorte
   return launch;
 }
 
-// A bound of PrefillSchedule::rest() for any number of rows in up to `token_tiles` tiles.
+// An upper bound of PrefillSchedule::rest() for any number of rows in up to `token_tiles` tiles.
 int64_t MostRest(int64_t clusters, int64_t supers, int64_t token_tiles) {
   return std::min(supers * token_tiles, clusters + supers);
 }
@@ -183,7 +183,7 @@ void LaunchScRowGroups(DeviceContext& ctx, const CallLengths& lengths, const ScA
   order.supers = launches[0].args.schedule.supers;
   order.chunks = shape.chunks;
   order.order =
-      scratch.Take<int32_t>(a.tokens + 1);  // the prefill kernel reads pairs, of an odd number of rows one more
+      scratch.Take<int32_t>(a.tokens + 1);  // one entry more, because the prefill kernel reads pairs of entries
   order.to = scratch.Take<RowGroup>(groups);
   LaunchOverlapped(ctx, OrderRowsKernel, dim3(1), dim3(kThreads), 0, order);
   for (int i = 0; i < groups; ++i) {

@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
   WaitForPrevious();
   if (quantizes) quantizer.Load(table);
   // Weights are loaded only now, and at first two pairs: loads return in order, and the block waits for its activations
-  // (a whole unit in front of them: 2 % of a step).
+  // (loading a whole unit before them costs 2 % of a step).
   ring.template Ask<0>(args, ahead.unit);
   ring.template Ask<1>(args, ahead.unit);
   int first_unit = first_part * row_blocks;
@@ -174,12 +174,14 @@ void LaunchArgs(DeviceContext& ctx, const LinearPlan& plan, ArgsOf<Table::kMixed
                    size_t{kSharedBytes<Table>}, args);
 }
 
-// LaunchScBatchFew or LaunchScBatchTable (table.h), with the kernel of Table: a launch for every kTokens tokens.
+// Implements LaunchScBatchFew or LaunchScBatchTable (table.h) with the kernel of Table, by one launch for every kTokens
+// tokens.
 template <typename Table>
 void LaunchTable(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& all,
                  const RowSource& source, const SiteReporter& reporter, const ScLinearTask* tasks, int count) {
   STOCH_CHECK(count >= 1 && count <= kMaxScTasks);
-  // Codes come for one launch only: their scales are [chunks][tokens], which cannot be cut by tokens.
+  // If codes are given, one launch must take all tokens: the scales are [chunks][tokens], which cannot be cut by
+  // tokens.
   STOCH_CHECK(all.tokens <= Table::kTokens || all.codes == nullptr);
   std::array<ScLinearTask, kMaxScTasks> of_rows;
   for (int64_t first = 0; first < all.tokens; first += Table::kTokens) {
@@ -205,7 +207,7 @@ void LaunchTable(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tab
   }
 }
 
-// LaunchScBatchFewMixed or LaunchScBatchTableMixed (table.h), with the kernel of Table.
+// Implements LaunchScBatchFewMixed or LaunchScBatchTableMixed (table.h) with the kernel of Table.
 template <typename Table>
 void LaunchMixedTable(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const LookupLengths& lengths,
                       const ScActivationView& a, const SiteReporter& reporter, const ScLinearTask* tasks, int count) {

@@ -19,7 +19,7 @@ __device__ __forceinline__ void CountAdd(int32_t (&d)[4], const uint32_t (&a)[4]
   MmaBits(d, a, mask[0], mask[1]);
 }
 
-// d += A B over the bytes of A, each with only the bits of `kept`, unsigned, and signed bytes B.
+// d += A B, where A's bytes are masked with `kept` and unsigned, and B's bytes are signed.
 template <uint32_t kept>
 __device__ __forceinline__ void MultiplyAddUnsigned(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   const uint32_t bytes[4] = {a[0] & kept, a[1] & kept, a[2] & kept, a[3] & kept};

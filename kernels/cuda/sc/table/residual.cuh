@@ -11,9 +11,9 @@
 
 namespace stoch::cuda::batch_table {
 
-// Sizes for kTokens tokens. A chunk is cut in kParts parts of dimensions, whose tables are in shared memory one after
-// another: as few parts as it has room for. A table entry has four bits a token. kInt8: they are a number that int8
-// products sum, not bits that binary ones count.
+// Sizes for kTokens tokens. A chunk is cut into kParts parts of its dimensions, whose tables take turns in shared
+// memory; kParts is as small as shared memory allows. A table entry has four bits a token. kInt8: the four bits are a
+// number that int8 mma sums; else they are bits that binary mma counts.
 template <int kTokens_, int kParts_, bool kInt8_ = false>
 struct Geometry {
   static constexpr bool kInt8 = kInt8_;
@@ -33,8 +33,8 @@ template <typename G, bool kMixed = false>
 struct ResidualShared : TokenSlots<G::kTokens, kMixed> {
   uint32_t codes[G::kTokens][kWords];         // the chunk's activations, four codes a word
   uint32_t factors[G::kFragments][kWarp][2];  // fragments of operand B of the int8 products [pair][term][tile][lane]
-  uint2 masks[2][kTileTokens];                // by token of a tile: operands B of the two products that sum entries
-  int32_t start[G::kTokens];                  // constant that a token's sums start with
+  uint2 masks[2][kTileTokens];  // [product][token of a tile] operands B of the two products that sum entries
+  int32_t start[G::kTokens];    // constant that a token's sums start with
 };
 
 // Transposes an 8 x 8 matrix of nibbles: nibble n of out[i] is nibble i of word[n]. A word has one token's residuals of
@@ -56,8 +56,8 @@ __device__ __forceinline__ void TransposeNibbles(const uint32_t (&word)[8], uint
   }
 }
 
-// Eight stored residuals (kernels/sc/sc_residual.h: bits that count 1, 2, 2 and 2, of which the later are a thermometer) as
-// numbers of three bits.
+// Converts eight stored residuals to 3-bit numbers. A stored residual is four bits that count 1, 2, 2 and 2, the last
+// three a thermometer (kernels/sc/sc_residual.h).
 __device__ __forceinline__ uint32_t ResidualNumbers(uint32_t bits) {
   return (bits & 0x55555555u) | ((bits ^ bits >> 1 ^ bits >> 2) & 0x22222222u);
 }
@@ -160,9 +160,9 @@ class TableShare {
 // Sums of the int8 products are kept times 1 << kTermShift: codes then need only be masked, not shifted right.
 inline constexpr int kTermShift = kResidualShifts.back();
 
-// Writes the factors of a part of the staged codes as operand B fragments to shared.factors, and to shared.start each
-// token's constant, minus half the sum of 7 - (factors of a dimension). By all threads of the block, each with four
-// dimensions of a token.
+// Writes the factors of a part of the staged codes, as operand B fragments, to shared.factors, and each token's
+// constant to shared.start: minus half the sum, over the part's dimensions, of 7 - (sum of the dimension's factors). By
+// all threads of the block, each with four dimensions of a token.
 template <typename G, bool kMixed = false>
 __device__ void StageFactors(const ArgsOf<kMixed>& args, ResidualShared<G, kMixed>& shared, int part) {
   constexpr int kTokens = G::kTokens;

@@ -28,7 +28,8 @@ class ResidualLookups {
   // Sets of kCounted accumulators. With two sets, the second of the two products has a set of its own, so that an mma
   // waits less for the one before (1 %).
   static constexpr int kApart = kTokens == 8 ? 2 : 1;
-  // Bits by which the sums of token k % 2 are too far left: int8 products leave odd tokens' in the upper half of a byte.
+  // Bits by which the residual sum of partial k must be shifted right. Partials of odd k are of odd tokens, whose
+  // residuals int8 products take from the upper halves of bytes, so their sums are 16 times too large.
   static __device__ __forceinline__ int Shift(int k) { return G::kInt8 && k % 2 == 1 ? 4 : 0; }
   struct Sums {
     int32_t counts[kApart][kCounted][4];  // sums of residuals
@@ -189,7 +190,7 @@ class ResidualLookups {
   }
 };
 
-// The launch of a plan's kernel, of tables that are summed by int8 products or by binary ones.
+// Returns the function that launches a plan's kernel. kInt8: int8 mma sum table entries; else binary mma do.
 template <bool kMixed, bool kInt8>
 auto TableLaunch(const LinearPlan& plan) {
   using Eight = ResidualLookups<Geometry<8, 1, kInt8>, kMixed>;

@@ -26,7 +26,7 @@ struct TableArgs {
   // write the scales of a chunk; the values are equal.
   RowSource source;
   int q_max = 0;
-  float* scales = nullptr;                 // [chunks][tokens], written by blocks that quantize: outputs.a.scales
+  float* scales = nullptr;  // [chunks][tokens] memory of outputs.a.scales, which blocks that quantize write
   const CountQuarter* quarters = nullptr;  // few.cu: [masks][levels][kCountQuarters] rows of counts
   int levels = 128;
   const uint32_t* factors = nullptr;    // table.cu: ScTables::factors of the residual form

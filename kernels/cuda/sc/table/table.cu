@@ -6,8 +6,8 @@
 // residuals, four bits a token, are looked up: shared memory has a table for a part of a chunk, with an entry for every
 // code of every dimension. Entries are operand A of a binary mma whose operand B selects the bits of each token. That
 // mma runs twice, because three of the four bits count double. GPUs that emulate binary products take two int8 ones
-// (Geometry::kInt8): a byte has the residuals of two tokens as numbers, and the sum of the bytes less that of their upper
-// halves is the sum of the lower ones.
+// (Geometry::kInt8): a byte has the residuals of two tokens as numbers, and the sum of the bytes less that of their
+// upper halves is the sum of the lower ones.
 //
 // Bound by shared memory, 128 bytes a clock: one clock for 32 weights of 8 tokens.
 // Alternatives that lost: docs/tuning/batch.md#2-to-16-tokens.

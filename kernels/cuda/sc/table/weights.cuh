@@ -8,14 +8,14 @@
 
 namespace stoch::cuda::batch_table {
 
-// Weight tiles (32 rows x 16 dimensions) of one of kParts parts of a chunk.
+// Number of weight tiles (32 rows x 16 dimensions) in one of kParts parts of a chunk.
 template <int kParts>
 inline constexpr int kPartTiles = kChunkDims / kTileDims / kParts;
 
 // A unit of a warp's work: one part of a chunk (a kParts-th of its dimensions) for kParts blocks of kUnitRows weight
 // rows; always four pairs of weight tiles.
 struct Unit {
-  const uint8_t* codes = nullptr;  // this lane's 16 bytes of tile 0 of the first block: row lane
+  const uint8_t* codes = nullptr;  // this lane's 16 bytes, row `lane`, of tile 0 of the first block
   const float* scales = nullptr;   // scale of the unit's first row in the chunk
   // Weight tiles that each block of kUnitRows rows has in the part. 0 or less: none, past the thread block's last unit
   // or in a short last chunk that ends before the part.

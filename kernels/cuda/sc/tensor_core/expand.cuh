@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Codes of activations -> streams (streams.h), for tokens that are rows, slots of experts or rows of a group.
+// Expands codes of activations to streams (streams.h). Tokens are rows, slots of experts, or rows of a group of
+// lengths.
 #pragma once
 
 #include <type_traits>
@@ -16,7 +17,8 @@ inline constexpr int kTokensPerBlock = 1024;  // enough to pay for staging the s
 inline constexpr int kFewestStagedTokens =
     512;  // calls with fewer tokens load less when they load only the streams needed
 
-// Words of half `half` of the stream of one level in one dimension of a chunk, zero extended to four words.
+// Loads kWords words, zero-extended to four: half `half` of the stream of level `level` in dimension dim_in_chunk of a
+// chunk.
 template <int kWords>
 __device__ __forceinline__ uint4 LoadStream(const ScTables& tables, const uint32_t* streams, int dim_in_chunk,
                                             int level, int half) {
@@ -34,14 +36,14 @@ __device__ __forceinline__ uint4 LoadStream(const ScTables& tables, const uint32
   }
 }
 
-// Tokens of a call whose rows all have one stream length: token t is row t.
+// The Rows of ExpandStreamsKernel if token t is row t and all rows have one stream length.
 struct NoRows {};
-// Whether `rows` is a group of rows with stream lengths of their own.
+// Whether Rows is a group of rows that have their own stream lengths (MixedGroupRows).
 template <typename Rows>
 inline constexpr bool kIsMixedGroup = requires(const Rows& rows) {
   rows.lengths;
 };
-// Whether rows have stream lengths of their own.
+// Whether the rows have their own stream lengths.
 template <typename Rows>
 inline constexpr bool kHasLengths = std::is_same_v<Rows, RowStreams> || kIsMixedGroup<Rows>;
 
@@ -58,9 +60,9 @@ __device__ __forceinline__ const RowStreams& LengthsOf(const Rows& rows) {
 // Expands codes to streams. Block (x, y) takes block x of 16 dimensions and tokens y * kTokensPerBlock and on; four
 // lanes serve a token. Block (0, 0) also zeroes `flags`.
 // kStaged: the streams of all levels of the 16 dimensions are staged in shared memory first; not with kHasLengths.
-// Rows says which row of `a` a token is: NoRows, token t is row t; RowStreams, token t is row t, and rows have lengths of
-// their own; a type with `tiles` (SlotRows), tokens are slots of experts; a type with `group` (GroupRows), tokens are the
-// rows of one group of lengths; with `lengths` besides (MixedGroupRows), rows of the group have lengths of their own.
+// Rows maps tokens to rows of `a`. With NoRows and RowStreams token t is row t; with SlotRows, recognized by its member
+// `tiles`, tokens are slots of experts; with GroupRows and MixedGroupRows, recognized by `group`, tokens are the rows
+// of one group of lengths. With RowStreams and MixedGroupRows the rows have their own stream lengths.
 template <int kWords, bool kStaged, typename Rows>
 __global__ void __launch_bounds__(kThreads)
     ExpandStreamsKernel(ScTables tables, ScActivationView a, ScStreams out, int* flags, int flag_count, Rows rows) {

@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kRowThreads = 1024;
 constexpr int kRowWarps = kRowThreads / kWarp;
-constexpr int kRowsAtOnce = 8;         // rows of a warp: their columns of a unit are 128 contiguous bytes
-constexpr int kCodePitch = kWarp + 4;  // words between the codes of two rows in shared memory: no bank conflicts
+constexpr int kRowsAtOnce = 8;         // rows of a warp at a time: their 16-byte columns of a unit are contiguous
+constexpr int kCodePitch = kWarp + 4;  // words from one row's codes to the next row's; avoids bank conflicts
 static_assert(kStreamCodeBytes == int64_t{kRowWarps} * kRowsAtOnce * kCodePitch * 4);
 
 // factors[row] = 1 / sqrt(mean(x^2) + eps), the factor of RMSNorm. A block of kRowLanes threads per row.
@@ -44,8 +44,8 @@ STOCH_LAYOUT_FN int StreamTableEntries(int masks, int levels, const ScDims& dims
   return (dims.chunk_stride < masks ? static_cast<int>(dims.chunk_stride) : masks) * levels;
 }
 // Quantizes f(x) of rows of floats and expands the codes to streams; codes stay in shared memory. One block per SM. A
-// warp takes one chunk of kRowsAtOnce rows at a time: it quantizes with four dimensions a lane, then writes units of 16
-// dimensions with a quad of lanes a row, so that stores are coalesced.
+// warp takes one chunk of kRowsAtOnce rows at a time: it quantizes four dimensions per lane, then writes the units of
+// each block of 16 dimensions, four lanes per row, so that stores are coalesced.
 template <int kWords, Prologue P>
 __global__ void __launch_bounds__(kRowThreads, 1) StreamRowsKernel(const __grid_constant__ StreamRowsArgs args) {
   extern __shared__ uint4 table[];  // [masks][levels] streams, then u32 codes [warps][kRowsAtOnce][kCodePitch]

@@ -29,9 +29,9 @@ namespace stoch::cuda {
 struct ScStreams : StreamShape {
   uint8_t* data = nullptr;  // bytes() bytes, 128-byte aligned
   float* scales = nullptr;  // [chunks][tokens_padded()], 0 for padding tokens
-  float* gains = nullptr;   // [chunks][tokens_padded()] gains if rows have stream lengths of their own, else null
+  float* gains = nullptr;   // [chunks][tokens_padded()] value of one count if rows have their own lengths, else null
 
-  // Byte offset in `data` of a block of 16 dimensions of a token tile.
+  // Byte offset in `data` of one half of a block of 16 dimensions of a token tile.
   STOCH_LAYOUT_FN int64_t block_offset(int token_tile, int dim_block, int half) const {
     return ((static_cast<int64_t>(token_tile) * dim_blocks + dim_block) * halves + half) * block_bytes();
   }

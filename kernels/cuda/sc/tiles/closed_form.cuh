@@ -64,7 +64,8 @@ struct ClosedFormBody {
 
   uint32_t table;  // shared address of this lane's copy in the word table
 
-  // A lane's fragments of operand A: [16 rows][half of the dimensions of a quad][registers].
+  // A lane's fragments of operand A: [operand of 16 rows][half][register]. Half 0 has dimensions 4t and 4t + 1 of a
+  // block, half 1 dimensions 4t + 2 and 4t + 3.
   using Words = uint32_t[kRowOperands][2][4];
 
   // Makes a lane's fragments of operand A for block `block` of a stage: words of thermometers (bits), residual bits of
@@ -116,7 +117,7 @@ struct ClosedFormBody {
   __device__ __forceinline__ void Multiply(const uint8_t* operands, int /*i*/, bool /*last*/, int warp, int lane,
                                            Sums<S>& sums) const {
     const auto* const stage = reinterpret_cast<const uint32_t*>(operands);
-    uint32_t columns[4];  // operand B that selects token lane / 4 of each of the four tiles of 32 tokens
+    uint32_t columns[4];  // operand B whose column lane / 4 selects token 8 n + lane / 4 of 32
 #pragma unroll
     for (int n = 0; n < 4; ++n) columns[n] = 1u << (8 * n + lane / 4);
     uint32_t elements[kBlocks][kRowOperands][3][2];

@@ -25,7 +25,7 @@ namespace stoch::cuda::tiles {
 inline constexpr int kWarpRows = 32;                         // weight rows of a warp
 inline constexpr int kRowOperands = kWarpRows / kGroupRows;  // operands A of a warp, 16 weight rows each
 
-// A tile is Shape::kRows weight rows of one task x Shape::kTokens tokens.
+// Arguments of the tile kernels. A tile is Shape::kRows weight rows of one task x Shape::kTokens tokens.
 struct TileArgs {
   BatchOutputs outputs;
   const uint8_t* operands =
@@ -33,7 +33,7 @@ struct TileArgs {
   int64_t tile_bytes = 0;         // bytes of `operands` from one token tile to the next
   int64_t chunk_bytes = 0;        // bytes of `operands` from one chunk to the next
   const float* scales = nullptr;  // [chunks][scale_stride] scales of tokens, 0 for padding tokens
-  int scale_stride = 0;           // tokens of all tiles
+  int scale_stride = 0;           // tokens of all tiles, padding included
   int row_tiles = 0;              // tiles of weight rows, of all tasks
   int token_tiles = 0;            // tiles of tokens
   int chunks = 0;
@@ -57,7 +57,7 @@ struct Shape {
   static constexpr int kThreads = kWarps * kWarp;
   static constexpr int kRows = kWarps * kWarpRows;           // weight rows of a tile
   static constexpr int kTokenTiles = kTokens / kTileTokens;  // operands B of a tile, 8 tokens each
-  // Bytes of a chunk's scales in a stage, of the tile's rows and tokens; partials are scaled in the reduction.
+  // Bytes of the scales in a stage: one for each row and token of the tile. None with kPartials: the reduction scales.
   static constexpr int kScaleBytes = kPartials ? 0 : (kRows + kTokens) * static_cast<int>(sizeof(float));
 };
 
@@ -103,7 +103,7 @@ __device__ __forceinline__ int BlocksOf(const TileArgs& args, int chunk) {
 template <typename S>
 struct RingPlace {
   int slot = 0;         // index of the stage
-  uint32_t parity = 0;  // parity of the phase of the stage's full barrier; flips with each round
+  uint32_t parity = 0;  // phase parity of the stage's full barrier; flips when the ring wraps around
   __device__ __forceinline__ void Next() {
     if (++slot < S::kStages) return;
     slot = 0;
@@ -111,7 +111,7 @@ struct RingPlace {
   }
 };
 
-// Shared addresses of the barriers of the ring's stages, two of each: `full` completes when the copies of all threads
+// Shared addresses of the barriers of the ring, two for each stage: `full` completes when the copies of all threads
 // have arrived, `free` when all warps have read the stage.
 template <typename S>
 struct RingBarriers {
@@ -214,7 +214,7 @@ class StageCopier {
   const uint8_t* operands_ = nullptr;    // token operands of the next stage
   const uint8_t* codes_ = nullptr;       // this thread's 16 bytes of codes of the next stage
   bool has_row_ = false;                 // whether this thread's weight row exists in the task, padding included
-  int blocks_ = 0;                       // blocks of 16 dimensions of the chunk, from the next stage on
+  int blocks_ = 0;                       // blocks of 16 dimensions of the chunk that are not copied yet
   int half_ = 0;                         // half of the streams that the next stage has
   const float* row_scales_ = nullptr;    // scale of this thread's weight row in the chunk
   const float* token_scales_ = nullptr;  // scales of the tile's tokens in the chunk
@@ -224,7 +224,7 @@ class StageCopier {
 template <typename S>
 using Sums = int32_t[kRowOperands][S::kTokenTiles][4];
 
-// y = y + scaled sums of a chunk, by a warp. `scales`: shared memory, the scales of the chunk's last stage.
+// y = y + scaled sums of a chunk, by a warp. `scales`: the chunk's scales in shared memory, part of its last stage.
 template <typename S>
 __device__ __forceinline__ void AddChunk(const float* scales, float gain, const Sums<S>& sums,
                                          float (&y)[kRowOperands][S::kTokenTiles][4]) {

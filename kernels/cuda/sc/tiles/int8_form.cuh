@@ -253,8 +253,8 @@ struct Int8FormBody {
     for (int n = 0; n < S::kTokenTiles; ++n) constants[n] = 0;
   }
 
-  // Adds the products of stage i of a chunk, by a warp; flushes the counters after the chunk's last stage, too. The rows'
-  // codes follow the token operands.
+  // Adds the products of stage i of a chunk, by a warp; also flushes the counters after the chunk's last stage. In
+  // `operands` the rows' codes follow the token operands.
   __device__ __forceinline__ void Multiply(const uint8_t* operands, int i, bool last, int warp, int lane,
                                            Sums<S>& sums) {
     const auto* const stage = reinterpret_cast<const uint32_t*>(operands);
@@ -263,7 +263,7 @@ struct Int8FormBody {
   }
 
   // Adds the products of a stage and the warp's rows, whose codes [kWarpRows] are in shared memory, by a warp; and then
-  // flushes the counters, if told, at least once in kFlushBlocks calls.
+  // flushes the counters if `flush` is true. Requires: `flush` is true at least once in kFlushBlocks calls.
   __device__ __forceinline__ void MultiplyRows(const uint32_t* stage, const uint4* rows, bool flush, int lane,
                                                Sums<S>& sums) {
     CountBits(stage, rows, lane);

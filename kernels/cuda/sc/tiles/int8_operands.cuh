@@ -8,15 +8,16 @@
 
 namespace stoch::cuda::tiles {
 
-// Threads that make a stage of kTokens tokens, and words of shared memory in which they add their constants.
+// kInt8StageThreads: threads that make a stage of kTokens tokens. kInt8ConstantWords: words of shared memory in which
+// they add the constants of int8_form.cuh.
 template <int kTokens>
 inline constexpr int kInt8StageThreads = kTokens* kTileInt8Dims / kWarpDims;
 template <int kTokens>
 inline constexpr int kInt8ConstantWords = kTileInt8Dims / kWarpDims* kTokens;
 
-// Writes the token operands of a stage to `out` [Int8Layout<kTokens>::kWords], by kInt8StageThreads of a block whose threads
-// all call it, each group with its own stage. `entries`: [masks][256 codes]; constants: shared memory,
-// kInt8ConstantWords.
+// Writes the token operands of a stage to `out` [Int8Layout<kTokens>::kWords], by kInt8StageThreads threads. All
+// threads of the block call it, because it has a block barrier; each group of kInt8StageThreads threads makes a stage
+// of its own. `entries`: [masks][256 codes]; constants: shared memory, kInt8ConstantWords.
 template <int kTokens>
 __device__ __forceinline__ void FillInt8Stage(const ScInt8Entry* entries, int masks, const OperandLane& at, int thread,
                                               uint32_t* constants, uint32_t* out) {

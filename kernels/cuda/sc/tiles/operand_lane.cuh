@@ -13,14 +13,15 @@ inline constexpr int kWarpDims = 8;  // dimensions that a warp takes, for 32 tok
 // The work of one lane: kWarpDims dimensions of one token of the tile.
 struct OperandLane {
   int lane = 0;      // index in the warp
-  int group = 0;     // group of 32 tokens of the tile
-  int first = 0;     // first dimension, counted in the stage
-  int mine = 0;      // token, counted in the tile
-  int64_t dim = 0;   // first dimension, counted in the chunk
+  int group = 0;     // index in the tile of the group of 32 tokens
+  int first = 0;     // index in the stage of the first dimension
+  int mine = 0;      // index in the tile of the token
+  int64_t dim = 0;   // index in the chunk of the first dimension
   uint2 codes = {};  // codes of the eight dimensions, 0 for padding
 };
 
-// The lane of thread `thread` of the kTokens * stage_dims / kWarpDims that make a stage of kTokens tokens.
+// The work of thread `thread` among the threads that make a stage of kTokens tokens, one for each token and kWarpDims
+// dimensions. stage_dim: the stage's first dimension in the chunk. Leaves `codes` 0.
 template <int kTokens>
 __device__ __forceinline__ OperandLane OperandLaneOf(int thread, int64_t stage_dim) {
   constexpr int kGroups = kTokens / kWarp;

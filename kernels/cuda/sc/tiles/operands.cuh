@@ -15,7 +15,7 @@ struct OperandArgs {
   int masks = 1;
   ScActivationView a;
   int stages = 0;                // stages of a chunk
-  int scale_stride = 0;          // tokens of all tiles
+  int scale_stride = 0;          // tokens of all tiles, padding included
   uint32_t* operands = nullptr;  // [token tiles][chunks][stages][Form::kWords] output
   float* scales = nullptr;       // [chunks][scale_stride], 0 for padding tokens
 };

@@ -13,8 +13,8 @@ namespace stoch::cuda {
 
 // y = a @ w^T (or y = y + a @ w^T) for `count` tasks that share the activations. Any number of rows and dimensions, any
 // chunk_d, scramble and source.
-// rows: activations that are floats, quantized on the way, if the plan's quantizer is kStreams; only dims and tokens of
-// `a` are then read. Else null.
+// rows: if the plan's quantizer is kStreams, the activations as floats, which this call quantizes, reading only dims
+// and tokens of `a`; else null.
 // Requires: the plan of this call, whose route is kScTiles or kScTilesSplit; 1 <= count <= kMaxScTasks.
 // Scratch:  token operands, 16 times the activations' code bytes at stoc_len = 128, and split-K partials, from
 //           ctx.workspace.
