@@ -382,7 +382,7 @@ void CudaBackend::RunGraph(std::span<const Device> devices, std::string_view key
 void CudaBackend::CheckFinite(Device device) {
   DeviceContext& ctx = At(device).context;
   DeviceGuard guard(device);
-  // Exchanges of a ring have a time limit, unlike the wait for the device below.
+  // First poll the exchanges of rings: they have a time limit, unlike the wait for the device below.
   for (auto& [ordinals, ring] : rings_) ring->query.Settle();
   ctx.CheckFinite();
   for (auto& [ordinals, group] : groups_) group->Check();

@@ -73,7 +73,7 @@ __device__ inline void NormHead(HeadVector<kPairs>& x, const HeadVector<kPairs>&
     }
   }
   float sum = FoldLanes<kEach>(lanes);
-  // Both sides of the exchange add the same two numbers and a + b equals b + a, so every thread ends with the total.
+  // Both lanes of a shuffle add the same two numbers and a + b equals b + a, so every thread ends with the total.
 #pragma unroll
   for (int s = 16; s > 0; s /= 2) sum = sum + __shfl_xor_sync(0xffffffffu, sum, s);
   const float r = 1.0f / Sqrt(sum / static_cast<float>(2 * half) + eps);

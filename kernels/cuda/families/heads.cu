@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kThreads) NormHeadsKernel(const HeadArgs args)
     }
   }
   float sum = FoldLanes<kLanesPerThread>(lanes);
-  // Both sides of the exchange add the same two numbers and a + b equals b + a, so every thread ends with the total.
+  // Both lanes of a shuffle add the same two numbers and a + b equals b + a, so every thread ends with the total.
 #pragma unroll
   for (int s = kWarp / 2; s > 0; s /= 2) sum = sum + __shfl_xor_sync(kAllLanes, sum, s);
   const float mean = sum / static_cast<float>(args.head_dim);

@@ -25,8 +25,8 @@ namespace {
 
 constexpr int kThreads = kRowLanes;
 
-// Softmax and choice of top_k experts for each row. One warp per row. kIsLong: any number of experts; else at most
-// kWarpRouterExperts, whose probabilities the warp holds in registers.
+// Does the softmax and the choice of top_k experts for each row. One warp per row. kIsLong: any
+// number of experts; else at most kWarpRouterExperts, whose probabilities the warp holds in registers.
 template <bool kIsLong>
 __global__ void __launch_bounds__(kThreads) RouteKernel(const RouteArgs args, int64_t rows) {
   StartNext();
@@ -103,7 +103,7 @@ __device__ __forceinline__ void StageRows(const RouterArgs& args, const float* n
   if (!finite) args.reporter.Report();
 }
 
-// Softmax and choice of one row by one warp, which polls the row's logits in args.words and zeroes those words.
+// Polls the logits of a row in args.words, zeroes those words, and does the row's softmax and choice. One warp.
 __device__ __forceinline__ void ReceiveAndRoute(const RouterArgs& args, int row) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   uint32_t* words = args.words + row * args.route.experts + lane;

@@ -21,7 +21,7 @@ struct RouteArgs {
   float* weights = nullptr;
   int experts = 0;
   int top_k = 0;
-  // Divide a row's weights by their sum.
+  // Whether to divide a row's weights by their sum.
   bool normalize = false;
   RowPost post;  // if set, the one row's choice is posted as [top_k] words, expert + 1 each
 };
@@ -51,7 +51,7 @@ __device__ __forceinline__ void RouteRow(const RouteArgs& args, int64_t row, flo
     lanes[k] = lane + k * kWarp < args.experts ? p[k] : 0.0f;
   }
   float sum = FoldLanes<kHeldLanes>(lanes);
-  // Both sides of the exchange add the same two numbers and a + b equals b + a, so every thread ends with the total.
+  // Both lanes of a shuffle add the same two numbers and a + b equals b + a, so every thread ends with the total.
 #pragma unroll
   for (int s = kWarp / 2; s > 0; s /= 2) sum = sum + __shfl_xor_sync(kAllLanes, sum, s);
 #pragma unroll
@@ -233,8 +233,8 @@ __device__ __forceinline__ void RouteByBlock(const RouteArgs& args, uint32_t* wo
   __syncthreads();
   RankExperts<false>(args.top_k, choice);
   __syncthreads();
-  // Experts of equal p leave an empty rank below top_k, or at top_k if the last choice is shared. Then rank them
-  // exactly.
+  // Experts of equal p got the same rank, and as many ranks after it stayed empty. If a rank up to top_k is empty, find
+  // all ranks again, exactly.
   const int lane = j % kWarp;
   const bool is_hole = lane <= args.top_k && lane < args.experts && choice.expert[lane] < 0;
   if (__any_sync(kAllLanes, is_hole)) {

@@ -26,7 +26,7 @@ namespace stoch::cuda {
 inline constexpr int64_t kChannelWords = int64_t{1} << 16;  // words of the longest row
 inline constexpr int kMaxRowOutputs = 4;  // output arrays of one kernel; each is contiguous, they need not be adjacent
 
-// The part of a shared row that one GPU computes and posts to all of them.
+// The part of a shared row that one GPU computes and posts to every GPU that shares the row.
 struct SharedPart {
   const float* from = nullptr;  // the GPU's outputs in memory, contiguous
   int64_t count = 0;            // floats of the part
@@ -144,7 +144,7 @@ class RowChannel {
   cudaStream_t stream_;
   bool supported_;
   SharedSlot* shared_;
-  int64_t posts_ = 0;                       // posting kernels of the sequence so far
+  int64_t posts_ = 0;                       // kernels of the sequence that posted a row so far
   std::array<int64_t, 2> last_words_ = {};  // words of the last row posted, and of the one before
   Offered offered_;                         // outputs that this call posted
   Offered readable_;                        // outputs that the call before posted, which this call may poll

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The cuBLAS functions that this program calls. Each loads libcublas at its first call, so one build also runs where
 // CUDA's libraries are not installed: on CPUs, and on GPUs in SC and fp32. The functions have cuBLAS's own names, so
-// callers include cublas_v2.h, and hidden visibility, so they do not shadow a cuBLAS that the process loads otherwise.
+// that callers need only cublas_v2.h. Their visibility is hidden, so that they do not shadow a cuBLAS that the process
+// loads otherwise.
 #include <cuComplex.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -20,8 +20,8 @@ namespace {
 
 constexpr int kVectorThreads = 256;
 static_assert(kMaxExactVectorRows == 4);  // LaunchVector has a case for each number of rows, 1 to 4
-// Weight rows that a half warp multiplies at once: more loads in flight, and each x read from shared memory is used
-// this often.
+// Weight rows that a half warp multiplies at once, so that more loads are in flight and each x read from shared memory
+// is used for several rows.
 constexpr int kRowsAtOnce = 2;
 constexpr int kWeightRowsOfBlock = kVectorThreads / kDotLanes * kRowsAtOnce;
 

@@ -47,8 +47,8 @@ struct FixedArgs {
   SiteReporter reporter;
 };
 
-// Linears of many rows of x, in tiles of 128 weight rows x kTileTokens rows of x. Requires: args.x has whole tiles of
-// kTileTokens rows, by_digit.
+// Computes linears of many rows of x, in tiles of 128 weight rows x kTileTokens rows of x. Requires: args.x has whole
+// tiles of kTileTokens rows, by_digit.
 void LaunchFixedTiles(DeviceContext& ctx, const FixedArgs& args);
 
 }  // namespace stoch::cuda::fixed

@@ -93,7 +93,8 @@ __device__ __forceinline__ int DotUnsigned(uint32_t a, uint32_t b, int c) {
   return d;
 }
 
-// The exact 64-bit sum of one weight row with x. Called by a whole warp; every lane gets the sum.
+// Returns the exact 64-bit dot product, in integers, of one weight row and x. Called by a whole warp; every lane gets
+// the result.
 template <typename T>
 __device__ __forceinline__ int64_t RowSum(const FixedArgs& args, int64_t row) {
   constexpr int kColumns = 8;

@@ -260,7 +260,7 @@ void LaunchScMixedMatmul(DeviceContext& ctx, const TensorView& a, const TensorVi
     const RowSlots forced{device, count / a.dim(0)};
     Run(ctx, site, input, *weight, &extras, LinearRoute::kMixedGeneric, &forced, reporter, to);
   }
-  STOCH_CUDA(cudaStreamSynchronize(ctx.stream));  // before `weight` is freed
+  STOCH_CUDA(cudaStreamSynchronize(ctx.stream));  // the kernels must end before `weight` is freed
 }
 
 }  // namespace stoch::cuda

@@ -37,9 +37,9 @@ struct PrepareArgs {
   float* scales = nullptr;
   SiteReporter reporter;
   int count = 0;
-  // Whether the metric of any task needs the norm of whole rows.
+  // Whether any task has a metric of whole rows that needs their norm.
   bool needs_l2 = false;
-  bool needs_amax = false;  // any task has a metric of whole rows
+  bool needs_amax = false;  // whether any task has a metric of whole rows
   int ranks = 1;            // blocks per row (cluster size)
   int64_t rank_chunks = 0;  // chunks of a row that one block takes
   PrepareTask tasks[kMaxScTasks];

@@ -21,8 +21,8 @@ struct AppendArgs {
   ScArith qk_arith = ScArith::kSc, av_arith = ScArith::kSc;
   const float* smooth = nullptr;  // smoothing factors [num_kv_heads][head_dim] (AttentionCall::qk_smooth); null: none
   HardwareView qk_hardware, av_hardware;
-  // ScSite::number that faults are drawn by: of query head 0 (qk_site), and of the first KV head for keys and for
-  // values.
+  // ScSite::number by which faults are drawn: qk_site is that of query head 0; qk_key_site and av_site are those of the
+  // first KV head, for keys and for values.
   uint64_t qk_site = 0;
   uint64_t qk_key_site = 0, av_site = 0;
   AppendedQueries queries;

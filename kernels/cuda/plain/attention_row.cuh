@@ -32,7 +32,7 @@ struct RowArgs {
   uint64_t qk_site = 0, av_site = 0;  // ScSite::number of query head 0, which faults are drawn by
   // p v in integers or E4M3: every kIntChunk positions have a scale of their own.
   bool int_av = false;
-  NonlinearView exp;  // table in place of Exp; no pieces: Exp
+  NonlinearView exp;  // function table that replaces Exp; without pieces: Exp itself
   Phase phase = Phase::kWhole;
   const uint8_t* q_codes = nullptr;  // codes of the queries [rows][num_heads][head_dim]
   const float* q_scales = nullptr;   // scales of the queries [rows][num_heads][KvView::key_scales]
@@ -203,7 +203,7 @@ __device__ inline int32_t Product(const Row& r, const LengthTable& table, const 
   return acc;
 }
 
-// q k at position t in a number format (E4M3 or MXINT8), scaled.
+// Returns the score q k at position t in a number format (E4M3 or MXINT8), scaled to a real number.
 __device__ inline float FormatScore(const Row& r, const uint8_t* q, int32_t page, int64_t t) {
   const int blocks = r.kv.key_scales;
   const int size = blocks == 1 ? r.kv.head_dim : static_cast<int>(kMxBlock);

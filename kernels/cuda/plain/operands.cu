@@ -59,7 +59,7 @@ struct OperandArgs {
     return codes + batch * padded_rows * dims.padded +
            (is_weight ? layout.code_offset(row, at) : row * dims.padded + at);
   }
-  // The scope of a row, counted over all matrices.
+  // Index of the scope of a row; scopes are numbered over all matrices.
   __device__ int64_t Scope(int64_t batch_row) const {
     if (spans_batches) return 0;
     const int64_t per_batch = (x.rows + group - 1) / group;

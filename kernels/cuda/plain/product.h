@@ -41,7 +41,7 @@ struct PlainProduct {
   const ScWeightView* experts = nullptr;
   // Expert of each slot [rows of out].
   const int32_t* chosen = nullptr;
-  // Slots (chosen experts) of a row of a.
+  // Number of slots (chosen experts) per row of a.
   int64_t row_slots = 1;
   // Adder, register and faults of the product, and where in a model the product is, which faults are drawn by.
   HardwareView hardware;

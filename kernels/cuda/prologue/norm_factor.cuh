@@ -113,7 +113,7 @@ __device__ __forceinline__ float FoldNorm(const float* shared, int cols, float e
 #pragma unroll
   for (int k = 0; k < kRowLanes / kWarp; ++k) lanes[k] = shared[k * kWarp + j];
   float sum = FoldLanes<kRowLanes / kWarp>(lanes);
-  // Both sides of the exchange add the same two numbers and a + b equals b + a, so every lane ends with the total.
+  // Both lanes of a shuffle add the same two numbers and a + b equals b + a, so every lane ends with the total.
 #pragma unroll
   for (int s = kWarp / 2; s > 0; s /= 2) sum = sum + __shfl_xor_sync(kAllLanes, sum, s);
   return 1.0f / Sqrt(sum / static_cast<float>(cols) + eps);

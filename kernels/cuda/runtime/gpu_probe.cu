@@ -8,8 +8,8 @@
 namespace stoch::cuda {
 namespace {
 
-// Facts about the code that ProbeKernel runs as, written by ProbeKernel. architecture: 90 for sm_90; wgmma: 1 if
-// compiled for sm_90a.
+// The compilation of ProbeKernel that the driver chose, as the kernel itself reports it. architecture: 90 for sm_90;
+// wgmma: 1 if compiled for sm_90a.
 struct Compiled {
   int architecture = 0;
   int wgmma = 0;

@@ -19,7 +19,7 @@ struct QueryArgs {
   int64_t stride = 0;
   int64_t first_row = 0;  // query rows are numbered from 0; logits has rows [first_row, first_row + rows)
   int64_t rows = 0;
-  int64_t first = 0;  // query of blockIdx.y = 0
+  int64_t first = 0;  // query that blocks with blockIdx.y = 0 answer
   SiteReporter reporter;
 };
 

@@ -34,7 +34,7 @@ Buffer ZeroedDevice(DeviceContext& ctx, size_t bytes) {
   return buffer;
 }
 
-// Returns the columns that device i gives.
+// Returns the kernel arguments for the columns that device i contributes to an exchange.
 GatherColumns ColumnsOf(const SiteReporter& reporter, const AllGatherCall& call, const GatherPlan& plan, size_t i) {
   GatherColumns columns;
   columns.reporter = reporter;

@@ -45,8 +45,8 @@ class DeviceGroup {
   // Runs an exchange. Requires: the call was checked; call.from are in the order of the group's contexts.
   // Async: enqueued on every device before the function returns, so no device waits for work that has not been issued.
   void AllGather(const AllGatherCall& call, const GatherPlan& plan);
-  // Announces that the next op on `ctx` computes the columns that this device gives to the exchange `call`, so that the
-  // op may post them itself.
+  // Announces that the next op on `ctx` computes the columns that this device contributes to the exchange `call`, so
+  // that the op may post them itself.
   void Announce(const DeviceContext& ctx, const AllGatherCall& call);
   // Throws DeviceError if an exchange failed since the last check. Requires: all devices of the group have finished.
   void Check();

@@ -45,9 +45,10 @@ __device__ void AwaitPeer(const uint32_t* flag, uint32_t turn, int peer, int* fa
   }
 }
 
-// Grid: launch.blocks blocks on every device. Blocks with one index on all devices belong together: each stores its
-// piece of its device's columns and waits for the pieces of the others, so that the end of the kernel is the end of the
-// exchange on this device. T: float4 if the columns are aligned, else float.
+// Runs a direct exchange on one device. Grid: launch.blocks blocks, equal on every device. Blocks of one index on all
+// devices belong together: each stores its piece of its device's columns to the outputs of all devices and, with
+// args.waits, waits for the pieces of the others, so that the end of the kernel is the end of the exchange on this
+// device. T: float4 if the columns are aligned, else float.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) DirectGatherKernel(const __grid_constant__ DirectGather args) {
   constexpr int64_t kWidth = sizeof(T) / sizeof(float);
@@ -95,9 +96,10 @@ __device__ __forceinline__ uint4 LoadPacket(const uint4* from) {
   return p;
 }
 
-// Grid: `blocks` blocks on every device; a thread moves four numbers. Every thread sends and awaits packets, even if
-// its device has fewer columns than others and the packets are zeros. So a block that has heard from the blocks of its
-// index on all devices knows that they have read what it sent two epochs ago, to the places that it writes next.
+// Runs an exchange of packets on one device. Grid: `blocks` blocks on every device; a thread moves four numbers. Every
+// thread sends and awaits packets, even if its device has fewer columns than others and the packets are zeros. So a
+// block that has packets from the blocks of its index on all devices knows that they have read the packets that it sent
+// two epochs ago, which its next packets overwrite.
 __global__ void __launch_bounds__(kPacketThreads) PacketGatherKernel(const __grid_constant__ PacketGather args) {
   StartNext();
   WaitForPrevious();

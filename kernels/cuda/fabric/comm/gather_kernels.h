@@ -12,7 +12,8 @@ namespace stoch::cuda {
 
 inline constexpr int kMaxGroup = 16;  // most devices in one exchange
 
-// The columns that one device gives, [rows, cols]: `from`, or Silu(from) * from2 if silu_mul. Strides are in floats.
+// The columns that one device contributes to an exchange, [rows, cols]: `from`, or Silu(from) * from2 if silu_mul.
+// Strides are in floats.
 struct GatherColumns {
   SiteReporter reporter;
   bool silu_mul = false;
@@ -41,8 +42,8 @@ struct DirectGather {
 
 // Stores this device's columns into the outputs of all devices. With args.waits, the kernel ends once the columns of
 // all other devices have come, or kPeerTimeoutNs later, when it notes the missing device in `failed`.
-// Requires: a launch of route kVectors or kElements. Every device makes one equal launch for an exchange, in one order
-// relative to other exchanges of the group. An output may be read between two exchanges if the second one does not
+// Requires: a launch of route kVectors or kElements. All devices launch an exchange with the same `launch`, and the
+// exchanges of the group in the same order. An output may be read between two exchanges if the second one does not
 // write it.
 void LaunchDirectGather(DeviceContext& ctx, const DirectGather& args, const GatherLaunch& launch);
 

@@ -31,7 +31,7 @@ struct RingPart {
 // Errors: InvalidInput if a device's scratch is too small.
 std::vector<RingPart> MakeRingParts(const std::vector<DeviceContext*>& contexts, const RingAttentionCall& call);
 
-// Names the pass whose rows (DealtPass) a device's scratch has.
+// Identifies the pass whose rows (DealtPass) are in a device's scratch.
 struct DealtKey {
   uint64_t upload = 0;  // CudaPass::upload: number of the upload of the pass
   const uint8_t* scratch = nullptr;

@@ -19,7 +19,7 @@ struct DealtPass {
   int32_t* row_sequence = nullptr;  // [rows] 0, because a window has one sequence
   PassRow* rows = nullptr;          // [rows] rows of sequence 0
   int32_t* slots = nullptr;         // [rows] places in the striped cache (LaunchAppendCodes)
-  // Tiles of sequence s from FirstDealtTile(s, first row) on, longest context first.
+  // The tiles of sequence s begin at index FirstDealtTile(s, first row), longest context first.
   QueryTile* tiles = nullptr;
   PassSequence* sequences = nullptr;  // [sequences] each as the only sequence of a window
   int32_t* pages = nullptr;           // [pages] pages of a window: 0, 1, 2, ...

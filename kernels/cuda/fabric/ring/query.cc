@@ -180,7 +180,7 @@ void AttendByQuery(const std::vector<RingPart>& parts, QueryExchange& exchange, 
     // all keys are therefore appended before the first batch.
     for (const RingPart& part : parts) AppendKeys(part);
   }
-  // Workspace of the device alone: no other device reads it, so later ops on the stream may reuse it at once.
+  // Only its own device reads this scratch, so later ops on the stream may reuse it at once.
   std::deque<Scratch> scratch;
   std::vector<float*> scores;
   for (const RingPart& part : parts) {

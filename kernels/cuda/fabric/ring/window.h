@@ -12,7 +12,8 @@
 namespace stoch::cuda {
 
 // Fills `dealt` with the rows of `pass` that the stripe owns.
-// Requires: max_rows is at least the stripe's rows of any sequence; pages is the number of pages of a window.
+// Requires: max_rows is at least the number of rows that the stripe owns of any sequence; pages is the number of pages
+// of a window.
 void LaunchDeal(DeviceContext& ctx, const PassView& pass, int64_t sequences, int64_t max_rows, int64_t pages,
                 int32_t page_tokens, const Stripe& stripe, const DealtPass& dealt);
 
@@ -30,7 +31,7 @@ struct RingBlock {
 // Packs the device's own positions from its cache into a slab: for each head and page the keys, the values, and the
 // scales of both.
 void LaunchPackBlock(cudaStream_t stream, const KvView& cache, const RingBlock& block, uint8_t* slab);
-// Unpacks a slab, of any stripe, to the positions' places in a window.
+// Unpacks a slab, whichever stripe it holds, to its positions in a window.
 void LaunchUnpackBlock(cudaStream_t stream, const uint8_t* slab, const RingBlock& block, const KvView& window);
 
 }  // namespace stoch::cuda
