@@ -137,7 +137,7 @@ __device__ __forceinline__ int4 LoadPartials(const BatchOutputs& args, int64_t a
                    static_cast<int16_t>(s.y & 0xffff), static_cast<int16_t>(s.y >> 16));
 }
 
-// The place of one lane's four outputs: rows row and row + 8 of `task`, each for tokens token and token + 1.
+// Where one lane's four outputs are: rows row and row + 8 of `task`, each for tokens token and token + 1.
 struct BatchItem {
   const ScKernelTask* task;
   int row;

@@ -159,11 +159,11 @@ __device__ __forceinline__ void StageParts(const ArgsOf<V>& args, const Element&
   }
 }
 
-// SC linear of up to V::kTokens tokens. A persistent kernel of at most one block per SM; a unit is one chunk of 32
-// weight rows, a warp's work at a time. Units are numbered chunk by chunk, and each block takes a contiguous range. A
-// block stages the range's chunks one or two at a time, its warps multiply units and store their products (split-K
-// partials), and in the end all blocks sum products to outputs (combine.cuh).
-// If rows have their own stream lengths, the block stages parts (MixedDecodeArgs) instead of whole chunks.
+// Computes an SC linear of up to V::kTokens tokens. A persistent kernel of at most one block per SM; a unit is one
+// chunk of 32 weight rows, a warp's work at a time. Units are numbered chunk by chunk, and each block takes a
+// contiguous range. A block stages the range's chunks one or two at a time, its warps multiply units and store their
+// products (split-K partials), and in the end all blocks sum products to outputs (combine.cuh). If rows have their own
+// stream lengths, the block stages parts (MixedDecodeArgs) instead of whole chunks.
 template <typename V>
 __global__ void __launch_bounds__(Cut<V::kTokens>::kThreads, 1) ScDecodeKernel(const __grid_constant__ ArgsOf<V> args) {
   constexpr int kTokens = V::kTokens;

@@ -22,8 +22,8 @@ struct Stage {
   uint8_t* rows;   // [staged][tokens][128 dims][128 weight levels] low bytes of counts: table rows
   uint8_t* codes;  // [staged][tokens][128 dims] codes of the activations
   float* scales;   // [staged][tokens] scales of the activations
-  unsigned*
-      top_tiles;  // [staged][tokens]; bit t: an activation of tile t has the largest level, whose count may be 256
+  // [staged][tokens]; bit t: an activation of tile t has the largest level, so that a count may be 256.
+  unsigned* top_tiles;
   // Used only if blocks quantize the one row:
   float* norm_lanes;  // [kRowLanes] partial sums of squares for RMSNorm
   uint4* magnitudes;  // [staged] largest |f(x)| of each of a chunk's four warps, as float bits

@@ -8,8 +8,8 @@ namespace {
 
 constexpr int kThreads = 1024;
 
-// Counting sort of slots by expert, by one block. Dynamic shared memory: counts [experts], then next [experts], the
-// index in groups.slots of each expert's next slot.
+// Sorts slots by expert into tiles (a counting sort), by one block. Dynamic shared memory: counts [experts], then next
+// [experts], the index in groups.slots of each expert's next slot.
 __global__ void __launch_bounds__(kThreads)
     GroupSlotsKernel(const int32_t* chosen, int slots, int experts, int tile_slots, ExpertGroups groups) {
   extern __shared__ int counts[];

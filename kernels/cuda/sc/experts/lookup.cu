@@ -287,8 +287,8 @@ __device__ __forceinline__ void FindWeights(const LookupArgs& args, int first_ro
   }
 }
 
-// SC products of chosen experts; a persistent kernel as ScDecodeKernel (decode/decode.cu). Units are numbered chunk by
-// chunk over all rows of x, and each block takes a contiguous range of them.
+// Computes the SC products of the chosen experts; a persistent kernel like ScDecodeKernel (decode/decode.cu). Units are
+// numbered chunk by chunk over all rows of x, and each block takes a contiguous range of them.
 // kPolls: there is one row of x, complete before the kernel begins, and the previous kernel posts the experts chosen
 // for it word by word.
 template <bool kTop256, bool kPolls>

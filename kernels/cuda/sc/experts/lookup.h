@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SC products of a mixture of experts for few tokens, every slot as a product of its own. A slot is a (row of x, chosen
-// expert) pair. Such a step is bound by reading the matrices of the chosen experts.
+// SC products of a mixture of experts for few tokens; every slot is a matrix-vector product of its own. A slot is a
+// (row of x, chosen expert) pair. Such a step is bound by reading the matrices of the chosen experts.
 //
 // The kernel works as that of one-token decode (decode/decode.h): a block stages the count-table rows of one chunk of a
 // row of x in shared memory, and its warps stream tiles of 32 weight rows through registers. Slots that share a row of

@@ -26,8 +26,8 @@ struct LengthTable {
   float gain = 0.0f;                  // real value of one count, before the scales of its operands
   int32_t stoc_len = 0;               // cycles of a stream
 };
-// The count table of `op`, its counts copied to the device at first use. A number format (IsNumberFormat) has no
-// counts: both pointers stay null.
+// Returns the count table of `op`, whose counts are copied to the device at first use. A number format (IsNumberFormat)
+// has no counts: both pointers stay null.
 LengthTable MakeLengthTable(TableCache& cache, const ScOperator& op);
 
 // The count table of one stream length in bytes, for kernels that keep its rows in shared memory. Length 0 has a table
@@ -61,7 +61,7 @@ struct LengthGroup {
 // words.
 inline constexpr int kMaxLengthGroups = 6;
 
-inline constexpr int kMaxRuleSlots = 256;  // bytes of a rule's slot_of, at most, that kernels copy to shared memory
+inline constexpr int kMaxRuleSlots = 256;  // most bytes of slot_of that kernels copy to shared memory
 
 // The count tables of a product by slot, and the rule that picks the slot of a row, as kernels see them; passed by
 // value.
@@ -84,9 +84,9 @@ struct LengthView {
   ScNormalise normalise = ScNormalise::kFixed;
   ScMetric metric = ScMetric::kAmax;
   float sign = 1.0f;                  // factor of the metric, +1 or -1
-  float lo = 0.0f, hi = 1.0f;         // kFixed: signed metrics that are normalised to 0 and 1
+  float lo = 0.0f, hi = 1.0f;         // kFixed: the signed metrics that normalising maps to 0 and to 1
   bool escapes = false;               // kRow: rows above escape_threshold take the escape length
-  double escape_threshold = 0.0;      // bound of the normalised metric
+  double escape_threshold = 0.0;      // normalised metric above which a row escapes
   int32_t num_thresholds = 0;         // length of `thresholds`
   int32_t num_fractions = 0;          // length of `fractions`
   const float* thresholds = nullptr;  // [num_thresholds] thresholds of the normalised metric

@@ -319,8 +319,8 @@ struct Consumer {
 
   // The consumer's main loop over the runs of the block.
   __device__ __forceinline__ void Consume() {
-    CodeReader<G::kBlocks> reader(args,
-                                  warp);  // loads weights before WaitForPrevious: they depend on no earlier kernel
+    // Loads weights before WaitForPrevious: they depend on no earlier kernel.
+    CodeReader<G::kBlocks> reader(args, warp);
     WaitForPrevious();
     LookAhead<0>(reader.codes[0]);
     for (Work work(args); !work.done();) {

@@ -46,11 +46,11 @@ static_assert(kRows == kBatchRows && kMaxStages == kBatchMaxStages && kRingHeade
 static_assert(DeviceContext::kFlags == kBlockFlags);
 static_assert(kReduceBytes == kBatchCombineBytes && batch::kThermometerBytes == kBatchThermometerBytes);
 
-// SC linear, as described at the top of this file; a persistent kernel of at most one block per SM. kWords, kHalves:
-// words of a half stream, halves of a stream. kTable: ranks of weights (ones of their streams) come from a table in
-// shared memory; else the formula DirectRanks gives them, and thermometers are partly looked up. kTokens: tokens of a
-// tile. kOwners: BatchArgs::owners > 0; else blocks reduce partials after a grid barrier. kMixed: every (chunk, token)
-// has a gain of its own.
+// Computes an SC linear as described at the top of this file; a persistent kernel of at most one block per SM. kWords,
+// kHalves: words of a half stream, halves of a stream. kTable: ranks of weights (ones of their streams) come from a
+// table in shared memory; else the formula DirectRanks gives them, and thermometers are partly looked up. kTokens:
+// tokens of a tile. kOwners: BatchArgs::owners > 0; else blocks reduce partials after a grid barrier. kMixed: every
+// (chunk, token) has a gain of its own.
 template <int kWords, int kHalves, bool kTable, int kTokens, bool kOwners, bool kMixed>
 __global__ void __launch_bounds__(kThreads, 1) ScBatchWgmmaKernel(const __grid_constant__ BatchArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arguments of the prefill kernel for slots of experts, (row of x, expert) pairs in tiles by expert. Only the device
-// knows the number of tiles.
+// Arguments of the prefill kernel over slots of experts. A slot is a (row of x, expert) pair, and a tile has slots of
+// one expert. Only the device knows the number of tiles.
 #pragma once
 
 #include "kernels/cuda/sc/hopper/prefill_kernels.h"
 
 namespace stoch::cuda {
 
-// Rows of the activations that are the tokens of a launch: token t has slot s = slots[first_tile * tile_tokens + t] and
+// Maps the tokens of a launch to rows of the activations: token t has slot s = slots[first_tile * tile_tokens + t] and
 // is row s / row_slots; a negative s is padding.
 struct SlotRows {
   const int32_t* slots = nullptr;  // [tiles][tile_tokens] slot numbers, -1: padding
@@ -32,7 +32,7 @@ struct GroupedSchedule {
   const int32_t* tile_rows = nullptr;  // device memory [tiles]: slots in each tile
 
 #if defined(__CUDACC__)
-  // The tile of step `step` of a cluster; an empty piece past the last tile.
+  // The tile that cluster `cluster` multiplies in step `step`; an empty piece past the last tile.
   __device__ __forceinline__ PrefillSchedule::Piece At(int cluster, int step) const {
     const int index = step * clusters + cluster;
     const int tile = index / supers;

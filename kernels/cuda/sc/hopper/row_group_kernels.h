@@ -9,14 +9,14 @@ namespace stoch::cuda {
 
 // The tiles of one group of lengths, counted on the device. Rows are sorted by group, shortest streams first, and cut
 // in tiles of kPrefillTokens rows. A tile with rows of several groups belongs to the longest of these groups, so only
-// the last tile of all may be not full.
+// the very last tile may have padding rows.
 struct RowGroup {
   PrefillSchedule schedule;  // split of the group's tiles; 0 clusters if it has no rows
   int32_t first = 0;         // index of the group's first row in the sorted order, a multiple of kPrefillTokens
   int32_t rows = 0;          // rows in the group's tiles
 };
 
-// The rows of the activations that are the tokens of a group: token t is row order[group->first + t], t < group->rows.
+// Maps the tokens of a group to rows of the activations: token t is row order[group->first + t], t < group->rows.
 struct GroupRows {
   const int32_t* order = nullptr;   // device memory: row numbers of the call, sorted by group
   const RowGroup* group = nullptr;  // device memory: the group whose tiles are multiplied

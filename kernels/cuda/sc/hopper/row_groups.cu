@@ -31,7 +31,7 @@ struct OrderArgs {
   RowGroup* to = nullptr;               // [groups] output: rows and schedule of each group
 };
 
-// Stable counting sort of rows by group, and the schedule of each group; by one block.
+// Sorts rows by group (a stable counting sort) and makes the schedule of each group; by one block.
 __global__ void __launch_bounds__(kThreads) OrderRowsKernel(const __grid_constant__ OrderArgs args) {
   __shared__ int places[kWarps][kMaxLengthGroups];  // index in `order` of each warp's first row of each group
   __shared__ int next[kMaxLengthGroups];            // rows of each group, then index in `order` of its next row
@@ -81,7 +81,8 @@ __global__ void __launch_bounds__(kThreads) OrderRowsKernel(const __grid_constan
   }
   if (thread >= args.groups) return;
   RowGroup group;
-  // A group takes the tiles whose last row is of the group, so a tile with rows of two groups goes to the longer one.
+  // A group takes the tiles whose last row it has, so a tile with rows of several groups goes to the group of longest
+  // streams.
   group.first = begin / kPrefillTokens * kPrefillTokens;
   group.rows = (end == args.rows ? end : end / kPrefillTokens * kPrefillTokens) - group.first;
   if (begin == end) group.rows = 0;
@@ -182,8 +183,8 @@ void LaunchScRowGroups(DeviceContext& ctx, const CallLengths& lengths, const ScA
   const StreamShape& shape = launches[0].args.streams;
   order.supers = launches[0].args.schedule.supers;
   order.chunks = shape.chunks;
-  order.order =
-      scratch.Take<int32_t>(a.tokens + 1);  // one entry more, because the prefill kernel reads pairs of entries
+  // One entry more than rows, because the prefill kernel reads pairs of entries.
+  order.order = scratch.Take<int32_t>(a.tokens + 1);
   order.to = scratch.Take<RowGroup>(groups);
   LaunchOverlapped(ctx, OrderRowsKernel, dim3(1), dim3(kThreads), 0, order);
   for (int i = 0; i < groups; ++i) {

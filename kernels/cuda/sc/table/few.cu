@@ -27,8 +27,9 @@ __device__ __forceinline__ uint32_t Bytes(const uint32_t (&values)[4]) {
   return __byte_perm(__byte_perm(values[0], values[1], 0x0040), __byte_perm(values[2], values[3], 0x0040), 0x5410);
 }
 
-// The Table (kernel.cuh) of counts of up to four tokens. kRingPairs_: see Ring. kParts_: parts of a chunk, each with a
-// table of its own, one after another. kMixed_: tokens have stream lengths of their own.
+// The Table class (kernel.cuh) for up to four tokens, whose table entries are made of counts. kRingPairs_: see Ring.
+// kParts_: parts of a chunk, each with a table of its own, one after another. kMixed_: tokens have stream lengths of
+// their own.
 template <int kRingPairs_, bool kMixed_ = false, int kParts_ = 1>
 class FourTokens {
  public:

@@ -16,11 +16,11 @@
 
 namespace stoch::cuda::batch_table {
 
-// The index of a pair of tiles in its unit, as a type.
+// The index, within its unit, of a pair of weight tiles, as a type.
 template <int kQ>
 using Pair = std::integral_constant<int, kQ>;
 
-// Stands in for RowQuantizer in kernels that always read codes; does nothing.
+// Replaces RowQuantizer in kernels that always read codes (kMixed); does nothing.
 struct NoQuantizer {
   __device__ NoQuantizer(const TableArgs& /*args*/, int /*chunk*/, int /*warp*/) {}
   __device__ void Load(uint8_t* /*table*/) {}
@@ -28,10 +28,10 @@ struct NoQuantizer {
   __device__ void StageChunk(int64_t /*chunk*/, StagedCodes /*codes*/) {}
 };
 
-// SC linear of few tokens by table look-ups. A persistent kernel of at most one block per SM. A unit is one part of a
-// chunk for kParts blocks of kUnitRows weight rows, a warp's work at a time (weights.cuh). Units are numbered part by
-// part, and each block takes a contiguous range, so that it builds few tables. Sums of parts go to device memory as
-// split-K partials; after a grid barrier all blocks reduce the partials to outputs (sc/batch/outputs.cuh).
+// Computes an SC linear of few tokens by table look-ups. A persistent kernel of at most one block per SM. A unit is one
+// part of a chunk for kParts blocks of kUnitRows weight rows, a warp's work at a time (weights.cuh). Units are numbered
+// part by part, and each block takes a contiguous range, so that it builds few tables. Sums of parts go to device
+// memory as split-K partials; after a grid barrier all blocks reduce the partials to outputs (sc/batch/outputs.cuh).
 //
 // Alternatives that lost: docs/tuning/batch.md#2-to-16-tokens.
 //

@@ -7,7 +7,7 @@
 
 namespace stoch::cuda::batch_table {
 
-// The Table (kernel.cuh) of residuals, for the sizes G_ (Geometry).
+// The Table class (kernel.cuh) for 5 to 16 tokens, whose table entries are residuals. G_: its sizes, a Geometry.
 template <typename G_, bool kMixed_ = false>
 class ResidualLookups {
  public:
@@ -19,8 +19,8 @@ class ResidualLookups {
   static constexpr int kTableBytes = G::Layout::kBytes;
   static constexpr bool kFourTokens = false;
   static constexpr int kAtOnce = kTokens == 8 ? 1 : 2;
-  static constexpr int kRingPairs =
-      kParts == 1 ? 4 : 2;  // measured: the other value costs 1 % (kParts 1) and 2 % of a step
+  // Measured: the other value costs 1 % of a step if kParts is 1, and 2 % if it is 2.
+  static constexpr int kRingPairs = kParts == 1 ? 4 : 2;
   using Shared = ResidualShared<G, kMixed>;
 
   // Binary mma accumulators of a unit's 32 rows: one has 16 rows x 8 tokens, or 8 rows x 16 tokens.

@@ -13,9 +13,9 @@ namespace stoch::cuda::expand {
 
 inline constexpr int kThreads = 256;
 inline constexpr int kTokensPerPass = kThreads / 4;  // four lanes of a warp serve the 16 dimensions of a token
-inline constexpr int kTokensPerBlock = 1024;  // enough to pay for staging the streams of the block's 16 dimensions
-inline constexpr int kFewestStagedTokens =
-    512;  // calls with fewer tokens load less when they load only the streams needed
+inline constexpr int kTokensPerBlock = 1024;  // tokens of a block: enough to pay for staging streams of 16 dimensions
+// Calls with fewer tokens do not stage streams: they load fewer if they load only those that they need.
+inline constexpr int kFewestStagedTokens = 512;
 
 // Loads kWords words, zero-extended to four: half `half` of the stream of level `level` in dimension dim_in_chunk of a
 // chunk.

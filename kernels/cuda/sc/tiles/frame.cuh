@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel template of SC linears in tiles on mma.sync (sm_80 and newer): the tiles of a block, its ring of pipeline
-// stages in shared memory, and the epilogue. The loop body (Body) that multiplies a stage is closed_form.cuh,
+// The kernel template of SC linears in tiles on mma.sync (sm_80 and newer): which tiles a block takes, its ring of
+// pipeline stages in shared memory, and the epilogue. The loop body (Body) that multiplies a stage is closed_form.cuh,
 // int8_form.cuh or streams.cuh.
 //
 // A warp multiplies 32 weight rows by all tokens of the tile. A stage holds one or two blocks of 16 dimensions (with
@@ -28,8 +28,8 @@ inline constexpr int kRowOperands = kWarpRows / kGroupRows;  // operands A of a 
 // Arguments of the tile kernels. A tile is Shape::kRows weight rows of one task x Shape::kTokens tokens.
 struct TileArgs {
   BatchOutputs outputs;
-  const uint8_t* operands =
-      nullptr;                    // [token tiles][chunks][stages of a chunk] token operands, Body::kOperandBytes each
+  // [token tiles][chunks][stages of a chunk] token operands, Body::kOperandBytes each.
+  const uint8_t* operands = nullptr;
   int64_t tile_bytes = 0;         // bytes of `operands` from one token tile to the next
   int64_t chunk_bytes = 0;        // bytes of `operands` from one chunk to the next
   const float* scales = nullptr;  // [chunks][scale_stride] scales of tokens, 0 for padding tokens
@@ -334,9 +334,10 @@ __device__ __forceinline__ void RunKernel(const TileArgs& args, uint8_t* memory,
   }
 }
 
-// SC linear in tiles. Without kPartials a block per tile, else a persistent kernel of at most one block per SM.
-// Form has the type Shape; Fill(args, memory), which makes tables at the beginning of dynamic shared memory and returns
-// their end, where the ring begins; and MakeBody(args, memory), which returns the loop body that reads the tables.
+// Computes an SC linear in tiles: without kPartials by one block per tile, else by a persistent kernel of at most one
+// block per SM. Form has the type Shape; Fill(args, memory), which makes tables at the beginning of dynamic shared
+// memory and returns their end, where the ring begins; and MakeBody(args, memory), which returns the loop body that
+// reads the tables.
 template <typename Form>
 __global__ void __launch_bounds__(Form::Shape::kThreads, 1) TilesKernel(const __grid_constant__ TileArgs args) {
   extern __shared__ __align__(256) uint8_t memory[];  // tables, then the ring

@@ -39,7 +39,7 @@ struct Int8Layout {
   static_assert(kWords * 4 == kTokens * kTileInt8TokenBytes);
 };
 
-// A full adder of each bit position: 2 * carry + sum = a + b + c.
+// A full adder in each bit position: 2 * carry + sum = a + b + c.
 __device__ __forceinline__ void AddBits(uint32_t& carry, uint32_t& sum, uint32_t a, uint32_t b, uint32_t c) {
   const uint32_t majority = (a & b) | (a & c) | (b & c);
   sum = a ^ b ^ c;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How threads share the making of the token operands of a stage (operands.cuh, int8_operands.cuh).
+// How the threads that make the token operands of a stage (operands.cuh, int8_operands.cuh) divide the work.
 #pragma once
 
 #include <cstdint>

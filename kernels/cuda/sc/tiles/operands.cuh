@@ -11,7 +11,7 @@ namespace stoch::cuda::tiles {
 
 template <typename Entry>
 struct OperandArgs {
-  const Entry* entries = nullptr;  // [masks][256 codes]: parts of an activation (ScTileEntry or ScInt8Entry)
+  const Entry* entries = nullptr;  // [masks][256 codes]: bits and factors of an activation code
   int masks = 1;
   ScActivationView a;
   int stages = 0;                // stages of a chunk
