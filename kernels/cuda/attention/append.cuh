@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RoPE and append of one head vector of a row (a query, key or value) by one warp, and the stream length of a query.
+// Warp-level steps of the append kernels: finding, loading and rotating a head vector (a query, key or value of a row),
+// storing its codes in the cache, and picking a query's stream length.
 #pragma once
 
 #include "kernels/cuda/attention/kernels.h"
@@ -9,7 +10,7 @@
 
 namespace stoch::cuda {
 
-// One unit of work of an append kernel: one head vector of one row.
+// The work of one warp of an append kernel: one head vector of one row.
 struct HeadJob {
   int row = 0;
   int head = 0;  // query head, or KV head of a key or value

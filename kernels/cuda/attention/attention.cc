@@ -29,8 +29,8 @@ void Check(const AttentionCall& call, const CudaPass& pass) {
 
 int64_t OutputsOf(const AttentionArgs& args) { return int64_t{args.num_heads} * args.kv.head_dim; }
 
-// Facts of a pass for PlanAttention: of the pass that was just uploaded, or while a graph is recorded, bounds for every
-// pass that the graph may be replayed for (all passes of one ContextBucket).
+// Returns the facts of the pass for PlanAttention. While a graph is recorded, these are bounds for every pass that the
+// graph may be replayed for (all passes of one ContextBucket).
 AttentionPass PassOf(const DeviceContext& ctx, const AttentionCall& call, const CudaPass& pass,
                      const DilatedPairs& pairs, int64_t max_context) {
   const bool recording = ctx.IsRecording();
@@ -53,7 +53,7 @@ AttentionPass PassOf(const DeviceContext& ctx, const AttentionCall& call, const 
   return facts;
 }
 
-// A checked call with its kernel arguments, its plan and the rows that each route takes.
+// A checked attention call, with its kernel arguments, its plan and the rows that each route takes.
 struct Job {
   DeviceContext& ctx;
   const AttentionCall& call;
@@ -96,7 +96,7 @@ Job MakeJob(DeviceContext& ctx, const AttentionCall& call) {
   return job;
 }
 
-// The RMSNorm of q and k heads before RoPE. Returns the weights if the row kernel norms the heads itself; otherwise
+// Arranges the RMSNorm of q and k heads before RoPE. If the row kernel applies it, returns the weights; otherwise
 // launches a kernel for the norm, if the call has one, and returns null pointers.
 HeadNorm NormHeads(const Job& job) {
   switch (job.plan.norm) {
@@ -143,8 +143,8 @@ WindowScales QuantizeWindow(const Job& job, Scratch& scratch, const ScOperands& 
   return window;
 }
 
-// Words of q, k and v of the pass's one row, if the plan polls and the previous kernel posts all three on this GPU
-// alone; else posted.q is null.
+// Returns the words of q, k and v of a one-row pass if the plan polls them and the previous kernels post all three, q
+// on this GPU alone; else posted.q is null.
 PostedHeads PollHeads(const Job& job) {
   if (job.plan.handover != AttentionHandover::kWords) return {};
   const RowChannel& rows = job.ctx.row_channel();
@@ -188,7 +188,7 @@ void RunSc(const Job& job, const HeadNorm& norm) {
   });
 }
 
-// Mixed lengths, pass of one row: the row kernel also quantizes and appends the row.
+// Runs a pass of one row with mixed lengths: the row kernel also quantizes the row and appends it to the cache.
 void RunMixedFresh(const Job& job) {
   Scratch scratch(job.ctx.workspace);
   const RowScratch memory = MakeRowScratch(job.ctx, scratch, job.args, job.shape, job.plan.spill);
@@ -228,7 +228,7 @@ void RunMixedRows(const Job& job) {
   ShowMixedLengths(job.ctx, job.args, job.call.site, products, job.pass, mixed);
 }
 
-// Exact attention: fp32, or the fp16 baseline over halves.
+// Runs attention without SC: in fp32, or with halves in the cache as the fp16 baseline.
 void RunValues(const Job& job) {
   LaunchAppendValues(job.ctx, job.args, job.shape.precision == Precision::kFp16);
   if (job.plan.long_rows == AttentionRoute::kHalfTiles) LaunchHalfTiles(job.ctx, job.args, job.rows.tiles);

@@ -4,7 +4,8 @@
 // Called by fabric/ring/, which orders the steps of the devices.
 //
 // The cache and the scores of a device are indexed by local position (0, 1, 2, ... of the stripe); lanes of float sums
-// (kernels/math/reduce.h), masks of the count table and windows go by absolute position. Bits: as the row kernels.
+// (kernels/math/reduce.h), masks of the count table and windows depend on the absolute position. Bits: equal to those
+// of the row kernels.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +25,8 @@ struct alignas(16) DealtQuery {
   int32_t owner_row = 0;  // index of the row among the rows of the pass that the owner has
 };
 
-// Memory that one device writes and the other devices read, about the rows of a launch. A reader sees the memory of the
-// device itself, or a copy in pinned host memory.
+// Memory that one device writes and all devices read, for the rows of a launch. A reader uses the writer's memory
+// itself, or a copy in pinned host memory.
 struct QueryShare {
   uint32_t* words = nullptr;  // [own rows][num_heads][head_dim / 4]: codes of the queries that the device owns
   float* scales = nullptr;    // [own rows][num_heads]: scales of the queries that the device owns
@@ -38,7 +39,7 @@ struct QueryShare {
   int32_t* sums = nullptr;         // [rows][num_heads][head_dim]: sums of the counts of p v over the device's positions
 };
 
-// The rows of a launch from the view of one device.
+// The rows of a launch, as one device sees them: the positions that it owns, and the addresses of all devices' shares.
 struct DealtRowsView {
   // Which positions the device owns, and how many devices the positions are dealt over.
   StripeView stripe;
@@ -47,7 +48,7 @@ struct DealtRowsView {
   int32_t page_shift = 0;               // log2 of the positions that the device has of each page of the pass
   const DealtQuery* queries = nullptr;  // [rows of the launch], in device memory
   int32_t first_own[kMaxStripes] = {};  // [stripes]: owner_row of the first row of the launch that a stripe owns
-  // [stripes], as this device reads the memory of each; shares[index] is where it writes
+  // [stripes]: the memory of each device, at addresses that this device can read; it writes to shares[index]
   QueryShare shares[kMaxStripes] = {};
 };
 

@@ -27,7 +27,7 @@ using attention_row::kWarps;
 using attention_row::RowArgs;
 using attention_row::SharedLayout;
 
-// Groups of four positions that a warp has in kRowLanes positions.
+// Groups of four positions that each warp takes of kRowLanes positions.
 constexpr int kStageGroups = kRowLanes / kTurnTokens;
 // Words of a key (four dimensions each) that are loaded before the first is looked up.
 constexpr int kKeyBatch = 8;
@@ -42,7 +42,7 @@ struct DilatedArgs {
 // The score of a position that is not admitted: -inf.
 __device__ __forceinline__ float Nothing() { return BitsToFloat(0xff800000u); }
 
-// A thread's view of its block: the row and query head that the cluster works on, and where the data lies.
+// A thread's state: the row and query head that its cluster works on, and the addresses of their data.
 struct Block {
   const RowArgs& args;
   const AttentionArgs& a;
@@ -98,7 +98,8 @@ __device__ __forceinline__ void Prepare(const Block& b, const uint32_t* codes, u
   }
 }
 
-// The sum of the counts of the query and the key at position t. rows: shared address of the staged count-table rows.
+// Returns the signed sum of counts, over all dimensions, of the query and the key at position t. rows: shared address
+// of the staged count-table rows.
 __device__ __forceinline__ int32_t CountKey(const Block& b, const uint32_t* q_words, uint32_t rows, int t) {
   const uint32_t* keys = b.kv.k_words + b.kv.KWord(b.page_of(t), b.kv_head, 0, b.slot_of(t));
   Counts counts;
@@ -258,8 +259,8 @@ __device__ __forceinline__ void WriteOutput(const Block& b, float p_scale) {
       (static_cast<float>(total) * b.args.av.gain) * p_scale;
 }
 
-// Launched with a cluster of blocks per row and query head: gridDim is (cluster, num_heads, rows). kSlots: dimensions
-// of a lane.
+// Computes dilated SC attention of one row and query head per cluster of blocks: gridDim is (cluster, num_heads, rows).
+// kSlots: head_dim <= 32 kSlots; a lane takes kSlots dimensions in p v.
 template <int kSlots>
 __global__ void __launch_bounds__(kThreads, 2) DilatedRowKernel(const DilatedArgs args) {
   extern __shared__ __align__(256) uint8_t shared_memory[];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The positions that dilated attention (kernels/dilated.h) admits to a row and query head, for kernels.
+// Device functions for dilated attention (kernels/dilated.h): which positions a row and query head may attend to.
 #pragma once
 
 #include <algorithm>
@@ -42,8 +42,9 @@ inline int64_t LongestSegment(const DilatedPairs& pairs) {
 }
 
 #if defined(__CUDACC__)
-// The positions admitted to one row and query head. Pair i admits first[i], first[i] + dilation[i], ... up to the row's
-// own position. Lies in shared memory. Requires: positions t given to the functions are at most the row's own.
+// The positions that one row and query head may attend to. Pair i admits first[i], first[i] + dilation[i], ... up to
+// the row's own position. Lies in shared memory. Requires: positions t given to the functions are at most the row's
+// own.
 struct AdmittedRow {
   int32_t count;
   int32_t first[kMaxDilatedPairs];
@@ -62,13 +63,13 @@ struct AdmittedRow {
     first[i] = static_cast<int32_t>(min(static_cast<uint32_t>(begin) + ahead, 0x7fffffffu));
     dilation[i] = pairs.dilation[i];
   }
-  // The first position that any pair might admit; beyond every position if no pair admits one.
+  // Returns the smallest first[i], the first admitted position; larger than the row's own position if none is admitted.
   __device__ __forceinline__ int Begin() const {
     int begin = 0x7fffffff;
     for (int i = 0; i < count; ++i) begin = min(begin, first[i]);
     return begin;
   }
-  // Whether a pair admits position t.
+  // Whether pair number `pair` admits position t.
   __device__ __forceinline__ bool Admits(int pair, int t) const {
     return t >= first[pair] && static_cast<uint32_t>(t - first[pair]) % static_cast<uint32_t>(dilation[pair]) == 0;
   }

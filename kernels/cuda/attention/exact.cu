@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of single rows in floats: one block per row and query head, every sum in the order of
+// Attention of single rows without SC, in floats: one block per row and query head, with sums in the order of
 // kernels/math/reduce.h. Keys and values are floats, or halves of the fp16 baseline.
 //
 // Scores: a half-warp computes one token's dot product; its 16 threads are the kDotLanes lanes of the sum. p v: lane j
@@ -36,8 +36,8 @@ struct RowArgs {
   NonlinearView exp;  // table in place of Exp; read if kTable
 };
 
-// Launched with one block per (query head, row): gridDim is (num_heads, rows). T: float or __half; kTable: exp from a
-// table; head_dim is at most 32 kSlots.
+// Computes attention of one row and query head per block: gridDim is (num_heads, rows). T: float or __half; kTable: exp
+// from a table; head_dim is at most 32 kSlots.
 template <int kSlots, typename T, bool kTable>
 __global__ void __launch_bounds__(kThreads) ExactRowKernel(const RowArgs args) {
   extern __shared__ float shared_scores[];
@@ -107,8 +107,8 @@ __global__ void __launch_bounds__(kThreads) ExactRowKernel(const RowArgs args) {
   for (int t = tid; t < length; t += kThreads) scores[t] = scores[t] / sum;
   __syncthreads();
 
-  // ---- p v: a warp takes two lanes of the sum, a thread every 32nd dimension; then thread d folds the lanes of
-  // dimension d
+  // ---- p v: a warp computes two lanes of the sum over positions, each thread for every 32nd dimension; then thread d
+  // folds the kDotLanes lanes of dimension d
   const int lane = tid & 31;
   const int warp = tid >> 5;
 #pragma unroll

@@ -36,7 +36,7 @@ struct AttentionArgs {
   // rope_stride floats apart.
   const float* rope = nullptr;
   int64_t rope_stride = 0;
-  // Which positions `rope` has a row for: all, or where positions are dealt over devices, this device's stripe.
+  // Positions that `rope` has a row for: all of them, or this device's stripe if positions are dealt over devices.
   StripeView rope_stripe;
   // Attention output [rows][num_heads * head_dim], rows out_stride floats apart.
   float* out = nullptr;
@@ -48,7 +48,7 @@ struct AttentionArgs {
   float inv_sqrt = 0;  // float(1 / sqrt(head_dim)), the factor of every score
   float score_cap =
       0;  // soft cap of scores (AttentionCall::score_cap), read by exact.cu and kernels/cuda/plain; 0: none
-  // Sets the error flag of the call's layer and op where a number is not finite.
+  // Sets the error flag for the call's layer and op if a number is not finite.
   SiteReporter reporter;
 };
 
@@ -89,8 +89,8 @@ struct SplitScratch {
   float* lane_sums = nullptr;   // [rows][num_heads][kRowLanes]: the softmax sum, lane by lane (kernels/math/reduce.h)
   int32_t* sums = nullptr;      // SC: [rows][num_heads][head_dim] sums of the counts of p v; null in fp32
   float* dot_lanes = nullptr;   // fp32: [rows][num_heads][kDotLanes][head_dim] lanes of p v; null in SC
-  // [rows][num_kv_heads * head_blocks]: parts (fp32: lanes) of p v that are added; who adds the last one writes
-  // outputs.
+  // [rows][num_kv_heads * head_blocks]: number of parts (fp32: lanes) of p v that have been added; the block that adds
+  // the last one writes the outputs.
   int32_t* done = nullptr;
   int64_t stride = 0;  // positions per (row, head) in `scores`
   int32_t parts = 0;   // parts of a row, at most
@@ -104,12 +104,12 @@ struct RowScratch {
   SplitScratch split;
 };
 
-// Tiles of a pass (rows of long sequences, kQueryTile at a time) in device memory, with a copy on the host.
+// The tiles of a pass, each up to kQueryTile rows of a long sequence, in device memory with a copy on the host.
 struct TileSet {
   // The tiles, batch after batch, the longest context first within a batch.
   const QueryTile* device = nullptr;
   std::span<const QueryTile> host;
-  // Sequences whose keys and values are packed together, and the tiles of each batch.
+  // Batches of tiles. A batch covers the sequences whose keys and values are packed into scratch at the same time.
   std::span<const TileBatch> batches;
 };
 
@@ -128,15 +128,16 @@ struct HeadNorm {
 };
 
 // A pass of one row whose q, k and v the previous kernel still writes word by word: the words to poll, and where the
-// attention output is posted for the next kernel. A word is 0 until its float is in (handover/row_channel.h).
+// attention output is posted for the next kernel. A word is 0 until the float has been written to it
+// (handover/row_channel.h).
 struct PostedHeads {
-  // Words of q [num_heads * head_dim]. Null: no polling; q, k and v are complete in memory when the previous kernel has
-  // ended.
+  // Words of q [num_heads * head_dim]. Null: nothing is polled, and q, k and v are complete when the previous kernel
+  // ends.
   const uint32_t* q = nullptr;
   // Words of k and v, [num_kv_heads * head_dim] each.
   const uint32_t* k = nullptr;
   const uint32_t* v = nullptr;
-  // Where the output row goes for the next kernel, which may poll before this one has ended.
+  // Where this kernel posts the output row; the next kernel may poll it before this one has ended.
   RowPost out;
 };
 
@@ -182,16 +183,16 @@ void LaunchQuantizeWindow(DeviceContext& ctx, const AttentionArgs& args, Attenti
                           int32_t max_length, int qk_q_max, int av_q_max, const QueryCodes& q,
                           const WindowScales& scales);
 
-// Takes from `scratch` the memory that AttendCodes or AttendValues needs for single rows, by plan.
+// Takes the memory that AttendCodes or AttendValues needs for single rows from `scratch`, with the sizes in `plan`.
 RowScratch MakeRowScratch(DeviceContext& ctx, Scratch& scratch, const AttentionArgs& args, const AttentionShape& shape,
                           const SpillPlan& plan);
-// SC attention with uniform stream lengths of rows whose keys and values are in args.kv, by the routes of `plan`; pairs
-// says which positions dilated attention admits. If operands.q.words is null, the kernel of plan.short_rows appends the
-// rows to the cache itself.
+// Runs SC attention, with one stream length per product, of rows whose keys and values are in args.kv, by the routes of
+// `plan`. pairs: which positions dilated attention admits. If operands.q.words is null, the kernel of plan.short_rows
+// appends the rows to the cache itself.
 void AttendCodes(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const AttentionPlan& plan,
                  const ScOperands& operands, const DilatedPairs& pairs, const AttendedRows& rows);
-// Attention in fp32, or in fp16 if args.kv has halves, of rows whose keys and values are in args.kv. exp: the table
-// that kExactRows uses in place of Exp; empty: none.
+// Runs attention without SC on rows whose keys and values are in args.kv, in fp32, or with halves in the cache in fp16.
+// exp: the table that kExactRows uses in place of Exp; empty: none.
 void AttendValues(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const AttentionPlan& plan,
                   const RowSet& rows, const NonlinearView& exp = {});
 
@@ -208,8 +209,9 @@ struct RowLengths {
   // Index of the length of each row of probabilities [rows][num_heads], written by the kernel; null: not needed.
   uint8_t* p_slots = nullptr;
 };
-// Mixed-length row kernel. operands: tables of any one length, for the facts that all lengths share. route: kMixedRows,
-// or kMixedFresh (requires q.words null and one row). Requires: AttentionLengths kByRow or kByTile.
+// Launches the row kernel for mixed stream lengths. operands.qk and operands.av are the tables of any one length; only
+// members that are equal for all lengths are read. route: kMixedRows, or kMixedFresh (requires q.words null and one
+// row). Requires: AttentionLengths kByRow or kByTile.
 void LaunchMixedRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, AttentionRoute route,
                      const ScOperands& operands, const RowLengths& lengths, const RowSet& rows,
                      const ScoreSpill& spill);
@@ -218,7 +220,8 @@ void LaunchDilatedRows(DeviceContext& ctx, const AttentionArgs& args, const Atte
                        const ScOperands& operands, const DilatedPairs& pairs, const RowSet& rows,
                        const ScoreSpill& spill);
 
-// ---- split/: single rows whose contexts are cut over the whole GPU, by the kernels of `plan`: SC, then fp32.
+// ---- split/: attention of single rows, each context split over all SMs, by the kernels that `plan` selects.
+// LaunchScSplit: with SC. LaunchExactSplit: without SC, in fp32 or fp16.
 void LaunchScSplit(DeviceContext& ctx, const AttentionArgs& args, const SplitPlan& plan, const ScOperands& operands,
                    const RowSet& rows, const SplitScratch& scratch);
 void LaunchExactSplit(DeviceContext& ctx, const AttentionArgs& args, const SplitPlan& plan, const RowSet& rows,
@@ -231,12 +234,13 @@ void LaunchScTiles(DeviceContext& ctx, const AttentionArgs& args, const Attentio
 void LaunchScWide(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const WidePlan& plan,
                   const ScOperands& operands, const TileSet& tiles, const TileBatch& batch);
 
-// ---- exact.cu: float attention of single rows over fp32 or fp16 keys and values, in the summation order of
+// ---- exact.cu: attention of single rows without SC, over fp32 or fp16 keys and values, with sums in the order of
 // kernels/math/reduce.h. exp: table in place of Exp; empty: none.
 void LaunchExactRows(DeviceContext& ctx, const AttentionArgs& args, const RowSet& rows, const ScoreSpill& spill,
                      const NonlinearView& exp = {});
 
-// ---- ../baseline/attention.cu: prompts of the fp16 baseline, 64 rows a tile. Requires: head_dim 64 or 128.
+// ---- ../baseline/attention.cu: attention of prompts in the fp16 baseline, in tiles of 64 rows. Requires: head_dim 64
+// or 128.
 void LaunchHalfTiles(DeviceContext& ctx, const AttentionArgs& args, const TileSet& tiles);
 
 }  // namespace stoch::cuda

@@ -71,11 +71,11 @@ void Validate(const KvCacheSpec& spec) {
   }
 }
 
-// Bytes of the arrays of one layer, each rounded up for alignment: floats or halves (`value`), or words of codes and
-// scales.
+// Sizes in bytes of the arrays of one layer, each rounded up for alignment: `value` for floats or halves, the other
+// members for codes and scales.
 struct LayerBytes {
   int64_t value = 0;  // floats or halves of k; v takes as many
-  // Words of codes of k; v takes as many.
+  // bytes of the codes of k; v takes as many
   int64_t words = 0;
   int64_t k_scales = 0;
   int64_t v_scales = 0;
@@ -177,7 +177,8 @@ KvView CudaKvCache::view(int layer) const {
     }
     if (spec_.mode == AttentionMode::kExact) return view;
   }
-  // Kernels want 32-bit words, low word first, and a 64-bit word of a little-endian host is such a pair.
+  // SwapStreams makes 64-bit words and kernels read 32-bit ones, low word first, which is their order in memory on a
+  // little-endian host.
   view.qk_swapped = static_cast<const uint32_t*>(qk_swapped_.data());
   view.av_swapped = static_cast<const uint32_t*>(av_swapped_.data());
   view.k_words = static_cast<uint32_t*>(take(bytes.words));

@@ -12,7 +12,8 @@
 // With stripes (kernels/stripes.h), `stripes` consecutive pages of a pass share one page of this cache: local position
 // j of page p of the pass is position p % stripes * page_tokens / stripes + j of page p / stripes.
 //
-// kPerHead and kPerRow quantize the whole window again in every pass, into one layer of codes that all layers share.
+// In kPerHead and kPerRow, every pass quantizes the whole window of a layer again. The codes go to one buffer, the size
+// of one layer, that all layers use in turn.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -83,7 +84,7 @@ class CudaKvCache final : public KvCache {
   const KvCacheSpec& spec() const override { return spec_; }
   int64_t bytes() const override { return static_cast<int64_t>(buffer_.bytes()); }
 
-  // Pointers and layout of one layer. Requires: 0 <= layer < spec().num_layers.
+  // Returns the pointers and the layout of one layer. Requires: 0 <= layer < spec().num_layers.
   KvView view(int layer) const;
   // qk, av: the operators of a layer, for the uniform-length SC kernels. mixed: the layer's products for the other
   // kernels; null if the uniform-length SC kernels take the layer.
@@ -92,7 +93,7 @@ class CudaKvCache final : public KvCache {
   const MixedProducts* mixed(int layer) const {
     return mixed_.empty() ? nullptr : mixed_[spec_.layers.empty() ? 0 : static_cast<size_t>(layer)].get();
   }
-  // The attention shape of a layer with one query head per KV head.
+  // The attention shape of a layer, as if it had one query head per KV head; ShapeOf (shape.h) sets the actual heads.
   const AttentionShape& shape(int layer) const { return layers_.at(layer); }
 
  private:

@@ -35,8 +35,8 @@ struct AppendArgs {
   const RankTable* qk_ranks = nullptr;
 };
 
-// RoPE and quantization, one warp per row and head: codes of k and v go to the cache; of q the codes, the scale, the
-// slot of its length and the count table go to the arrays of args.
+// Applies RoPE and quantizes, one warp per row and head. Codes and scales of k and v go to the cache. For a query, the
+// codes, the scale, the slot of its length and the count table go to the arrays in `args`.
 __global__ void __launch_bounds__(kAppendWarps * 32) MixedAppendKernel(const AppendArgs args) {
   __shared__ float squares[kAppendWarps][kRowLanes];
   const AttentionArgs& a = args.attention;

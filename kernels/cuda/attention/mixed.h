@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SC attention with mixed stream lengths, integers, multiplier tables, hardware that is not ideal, or gates whose signs
-// lie in the count table.
+// SC attention of layers that the uniform-length kernels do not take: mixed stream lengths, integers, multiplier
+// tables, hardware that is not ideal, or gates whose signed counts are in the count table.
 #pragma once
 
 #include "kernels/backend.h"
@@ -20,9 +20,9 @@ namespace stoch::cuda {
 void LaunchPlainAttention(DeviceContext& ctx, const AttentionArgs& args, const AttentionCall& call,
                           const MixedProducts& products, const DilatedPairs& pairs, const CudaPass& pass);
 
-// plain/window.cu: RoPE, the append and attention in the modes kPerHead and kPerRow, one sequence after the other, for
-// any stream lengths, tables, integers and smoothing factors. qk, av: the operators of the layer. Requires: an eager call
-// (DeviceContext::RequireEager), and products without faults, gate adders or narrow registers.
+// plain/window.cu: RoPE, the append to the cache and attention in the modes kPerHead and kPerRow, one sequence after
+// the other, for any stream lengths, tables, integers and smoothing factors. qk, av: the operators of the layer.
+// Requires: an eager call (DeviceContext::RequireEager), and products without faults, gate adders or narrow registers.
 void LaunchPlainWindow(DeviceContext& ctx, const AttentionArgs& args, const AttentionCall& call,
                        const MixedProducts& products, const ScOperator& qk, const ScOperator& av, const CudaPass& pass);
 
@@ -37,8 +37,8 @@ struct MixedQueries {
   // [rows][num_heads]: slot of each row of probabilities; written by the attention kernels
   uint8_t* p_slots = nullptr;
 };
-// RoPE, the append of k and v to the cache, and codes and slots of the queries, taken from `scratch`. Requires:
-// AttentionLengths kByRow or kByTile.
+// Applies RoPE, appends the codes of k and v to the cache, and quantizes the queries, each at its own length. The
+// returned arrays are taken from `scratch`. Requires: AttentionLengths kByRow or kByTile.
 MixedQueries LaunchAppendMixed(DeviceContext& ctx, Scratch& scratch, const AttentionArgs& args,
                                const MixedProducts& products);
 // Reports the stream lengths of all rows to ctx.observer; without an observer does nothing. Waits for the stream.
@@ -55,9 +55,10 @@ struct WideLengths {
   LengthView av_rule;
   uint8_t* p_slots = nullptr;  // [rows][num_heads]: slot of each row of probabilities, written by the softmax
 };
-// hopper/wide.cu: tiles of rows with a stream length each. operands.q has the queries' codes as ranks (ranks.h).
-// operands.qk, operands.av and the SwapStreams tables in args.kv are those of the longest length. Requires: shape is
-// LongestShape, plan is made for that shape, and TakesBatch(plan, batch.num_sequences).
+// hopper/wide.cu: SC attention of one batch of tiles in which every row has its own stream length. operands.q has the
+// queries' codes as ranks (ranks.h). operands.qk, operands.av and the SwapStreams tables in args.kv are those of the
+// longest length. Requires: shape is LongestShape, plan is made for that shape, and TakesBatch(plan,
+// batch.num_sequences).
 void LaunchMixedWide(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const WidePlan& plan,
                      const ScOperands& operands, const WideLengths& lengths, const TileSet& tiles,
                      const TileBatch& batch);

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kWarps = 4;
 
-// The form in which keys and values go to the cache.
+// Format in which keys and values are stored in the cache.
 enum class Store : uint8_t { kFloat, kHalf, kCodes };
 
 struct AppendArgs {
@@ -18,12 +18,13 @@ struct AppendArgs {
   QueryCodes q;
   int qk_q_max = 0;
   int av_q_max = 0;
-  // [rows] places in the cache, page * page_tokens + position in the page; null: the page table has the places.
+  // [rows]: where the cache stores each row, page * page_tokens + position in the page; null: from the page table.
   const int32_t* slots = nullptr;
 };
 
-// Launched with one warp per (row, head), kWarps warps a block. The heads of a row are its queries, then keys, then
-// values.
+// Applies RoPE to queries and keys, appends keys and values to the cache, and stores queries: as codes in args.q
+// (kCodes) or in place. Launched with one warp per (row, head), kWarps warps a block; the heads of a row are its query
+// heads, then keys, then values.
 template <Store kStore>
 __global__ void __launch_bounds__(kWarps * 32) AppendKernel(const AppendArgs args) {
   const AttentionArgs& a = args.attention;

@@ -15,8 +15,8 @@ namespace {
 
 constexpr int kLongest = 128;
 
-// Ranks of one stream length on the host: one row [kLevels] per class of masks with equal ranks, and the class of each
-// of kRankMasks masks.
+// Ranks at one stream length, on the host. Masks with equal ranks form a class: `ranks` is [classes][kLevels],
+// `class_of` is [kRankMasks].
 struct Classes {
   std::vector<uint8_t> ranks;
   std::vector<uint8_t> class_of;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables for wide tiles whose rows have stream lengths of their own. Streams of K and V are made once, at the longest
-// length. A shorter stream of a query or of a probability is a shorter thermometer (ones up to a rank) over the streams
-// of the longest length (kernels/sc/swap.h), so only the codes (ranks) and the gains of rows differ between lengths.
+// Tables for wide tiles (hopper/) in which every row has its own stream length. Streams of K and V are made once, at
+// the longest length. A shorter stream of a query or of a probability is a shorter thermometer (ones up to a rank) over
+// the streams of the longest length (kernels/sc/swap.h), so only the codes (ranks) and the gains of rows differ between
+// lengths.
 //
 // Bits: docs/research.md#mixed-lengths, as on the CPU.
 #pragma once
@@ -28,7 +29,8 @@ struct alignas(16) RankTable {
   static constexpr int kLevels = 128;
 
 #if defined(__CUDACC__)
-  // The rank of `level` at dimension (q k) or position (p v) `at`. Requires: ranks is not null.
+  // Returns the rank of `level` at index `at` of the inner dimension: a dimension of the head (q k) or a position (p
+  // v). Requires: ranks is not null.
   __device__ __forceinline__ uint32_t Rank(int64_t at, uint32_t level) const {
     return __ldg(ranks + __ldg(class_of + (at & (kRankMasks - 1))) * kLevels + level);
   }
@@ -44,7 +46,8 @@ class RankTables {
   // Async: waits for its copies, so not while a graph is recorded.
   static std::shared_ptr<const RankTables> Make(const Device& device, const std::vector<ScOperatorPtr>& by_slot);
 
-  // The operator whose streams K and V have: WideOperator(by_slot), the longest length rounded up to 64 or 128 cycles.
+  // The operator with which the streams of K and V are made: WideOperator(by_slot), whose length is the longest one,
+  // rounded up to 64 or 128 cycles.
   const ScOperator& longest() const { return *longest_; }
   const RankTable* tables() const { return tables_; }   // [slots], device memory
   const uint32_t* swapped() const { return swapped_; }  // SwapStreams(longest()) as 32-bit words, device memory

@@ -2,8 +2,8 @@
 // SC attention of single rows: a cluster of blocks per row and query head, with count-table rows in shared memory.
 //
 // For a fixed query, count[mask(d)][|q_d|][.] is one row of at most 128 one-byte counts per dimension d: one word in
-// each shared-memory bank, so 32 lanes that look up 32 tokens in the row have no bank conflicts. p v works alike, with
-// one row per token and lanes over dimensions.
+// each of the 32 shared-memory banks, so 32 lanes that look up the codes of 32 tokens in one row have no bank
+// conflicts. p v works alike, with one row per token and lanes over dimensions.
 //
 // In a short context each warp runs about two thousand instructions once, so instructions and the waits between them
 // are the cost: keys and values are loaded 16 bytes at a time, a warp stages the rows that it looks up itself, and a
@@ -32,10 +32,10 @@ namespace {
 template <Phase kPhase>
 using ArgsOf = std::conditional_t<IsMixed(kPhase), MixedRowArgs, RowArgs>;
 
-// The last step of a row by all threads of the block: picks the stream length of the probabilities (mixed phases),
-// quantizes them, computes p v and writes the output. In kHeadMax it only updates the largest probability of the head
-// in args.window.p_heads.
-// av_tables: [slots] count tables of p v at each stream length, in shared memory. q_vector: row * num_heads + head.
+// Finishes a row after the softmax: picks the stream length of the probabilities (mixed phases), quantizes them,
+// computes p v and writes the output. Called by all threads of the block. In kHeadMax it only updates the largest
+// probability of the head in args.window.p_heads. av_tables: [slots] count tables of p v at each stream length, in
+// shared memory. q_vector: row * num_heads + head.
 template <int kSlots, Phase kPhase, int kBlocks, int kValueGroups>
 __device__ __forceinline__ void FinishRow(const ArgsOf<kPhase>& args, RowBlock<kSlots, kPhase>& b, Probabilities p,
                                           const ByteTable* av_tables, int64_t q_vector,
@@ -64,9 +64,9 @@ __device__ __forceinline__ void FinishRow(const ArgsOf<kPhase>& args, RowBlock<k
   }
 }
 
-// Launched with a cluster of blocks per row and query head: gridDim is (cluster, num_heads, rows). kSlots: words of
-// four dimensions that a warp has of a query, head_dim <= 32 kSlots; kBlocks: blocks per SM that registers leave room
-// for.
+// Computes SC attention of one row and query head per cluster of blocks: gridDim is (cluster, num_heads, rows). kSlots:
+// words of four query dimensions that each warp takes (head_dim <= 32 kSlots). kBlocks: blocks per SM that the
+// registers must allow.
 template <int kSlots, Phase kPhase, int kBlocks>
 __global__ void __launch_bounds__(kThreads, kBlocks) ScRowKernel(const ArgsOf<kPhase> args) {
   using Block = RowBlock<kSlots, kPhase>;
@@ -185,7 +185,7 @@ void LaunchDensity(DeviceContext& ctx, const ScRowPlan& plan, const Args& args, 
   LaunchKernel<kSlots, kPhase, 1>(ctx, args, rows, shared);
 }
 
-// Launches all of `rows`, at most rows_at_once in a launch, which is how many rows have memory for their scores.
+// Launches the kernel for all of `rows`, at most rows_at_once rows a launch: the score spill has memory for so many.
 template <Phase kPhase, typename Args>
 void LaunchRows(DeviceContext& ctx, const AttentionShape& shape, Args args, const RowSet& rows, int rows_at_once) {
   for (int first = 0; first < rows.count; first += rows_at_once) {

@@ -14,19 +14,19 @@ namespace stoch::cuda::attention_row {
 
 inline constexpr int kThreads = kRowLanes;
 inline constexpr int kWarps = kBlockWarps;
-// Tokens (positions) of a tile, four for each lane of a warp. The blocks of a cluster take tiles in turn.
+// Positions (tokens) in a tile, four for each lane of a warp. The blocks of a cluster take tiles round robin.
 inline constexpr int kTileTokens = 32 * kLaneTokens;
 static_assert(kTileTokens % kTurnTokens == 0);
-// Tiles of a block whose scores are computed between two barriers.
+// Tiles in a round, whose scores a block computes between two barriers: one position per thread.
 inline constexpr int kRoundTiles = kThreads / kTileTokens;
 // Tokens whose count-table rows are staged in shared memory at a time in p v.
 inline constexpr int kStageTokens = 256;
 // Count-table rows of the stage; a query needs one per dimension (head_dim <= 256), p v one per staged token.
 inline constexpr int kStageRows = 256;
 static_assert(kStageRows >= kStageTokens);
-// Groups of four tokens (kGroupTokens) that each warp has in a stage.
+// Groups of kGroupTokens (4) tokens that each warp takes of a stage.
 inline constexpr int kChunkGroups = kStageTokens / kTurnTokens;
-// Contexts of at most this many tokens are the work of one block.
+// A context of at most this many tokens is computed by one block instead of a cluster.
 inline constexpr int kSoloTokens = kScRowSoloTokens;
 static_assert(kSoloTokens == kThreads);
 // Entries of the page table that a block keeps in shared memory.
@@ -62,7 +62,7 @@ struct RowArgs {
   int64_t spill_stride = 0;
   // Positions whose scores fit in shared memory.
   int32_t shared_scores = 0;
-  // Blocks of a cluster, and the log2 of their number.
+  // Number of blocks in a cluster, and its log2.
   int32_t cluster = 1;
   int32_t cluster_shift = 0;
   PostPeers peers;  // peer GPUs that also receive posted.out
@@ -79,7 +79,7 @@ struct RowArgs {
         spill(scores.scores),
         spill_stride(scores.stride),
         peers(operands.peers) {}
-  // Sets the part of the arguments that depends on the launch, which takes rows[first], rows[first + 1], ...
+  // Sets the arguments that differ between launches: this launch takes rows[first], rows[first + 1], ...
   void Cut(const ScRowPlan& plan, const RowSet& rows, int first) {
     row_list = rows.list != nullptr ? rows.list + first : nullptr;
     row_offset = first;
@@ -89,7 +89,8 @@ struct RowArgs {
   }
 };
 
-// Arguments of the row kernel for mixed stream lengths. qk and av hold the facts that the tables of all lengths share.
+// Arguments of the row kernel for mixed stream lengths. Of qk and av, only members that are equal for all lengths are
+// read.
 struct MixedRowArgs : RowArgs {
   MixedRowArgs() = default;
   explicit MixedRowArgs(const RowArgs& args) : RowArgs(args) {}
@@ -107,7 +108,7 @@ struct SharedLayout {
   // warp.
   int32_t* parts;
   int32_t* largest;  // [2][kWarps]: the largest score, then the largest weight of each warp (one-block contexts)
-  float* reduce;     // [kPaddedLanes]: exchange of numbers within a block reduction
+  float* reduce;     // [kPaddedLanes]: scratch of block reductions
   uint8_t* stage;    // [kStageRows][kRowBytes]: staged count-table rows
   int32_t* gather;   // [blocks of the cluster][head_dim]: sums of p v of the other blocks, used in block 0
   float* scores;     // [shared_scores]: scores, then exponentials, then weights

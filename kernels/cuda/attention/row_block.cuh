@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// State of a thread of the row kernel: the row and head of its block, and where keys and values lie.
+// A thread's state in the row kernel: the row and head of its block, and the addresses of keys and values.
 #pragma once
 
 #include <type_traits>
@@ -10,10 +10,10 @@
 
 namespace stoch::cuda::attention_row {
 
-// Blocks per SM of the crowded variant of the kernel. slots: words of four dimensions that each warp has of a query.
-// Prefetching two tiles of keys and the values of a stage takes 170 registers a thread, which leaves room for one block
-// per SM; with two blocks, a thread has 128. A crowded variant prefetches little, and the registers saved let more
-// blocks run while one waits.
+// Blocks per SM for which the "crowded" variant of the kernel is compiled. slots: words of four query dimensions that
+// each warp takes. Prefetching two tiles of keys and the values of a stage takes 170 registers a thread, which leaves
+// room for one block per SM; with two blocks, a thread has 128. A crowded variant prefetches little, and the registers
+// saved let more blocks run while one waits.
 constexpr int CrowdedBlocks(int slots) { return slots <= 4 ? 4 : 2; }
 
 // How far a kernel compiled for kBlocks blocks per SM prefetches.
@@ -26,7 +26,8 @@ struct Density {
   static constexpr int kValueGroups = kCrowded ? 2 : kChunkGroups;
 };
 
-// Members set before Cut depend only on the grid and the pass; kSlots: words of four dimensions that a warp has of a query.
+// State of one thread. The constructor sets the members that depend only on the grid and the pass, Cut those that
+// depend on the context's length. kSlots: words of four query dimensions that each warp takes.
 template <int kSlots, Phase kPhase>
 struct RowBlock {
   static constexpr bool kFresh = IsFresh(kPhase);
@@ -52,7 +53,7 @@ struct RowBlock {
   int visible;  // the first position that the row sees
   // solo: the context is the work of one block. in_shared: the scores fit in shared memory.
   bool solo, in_shared;
-  // Index of the block in its cluster, and the number of blocks of the cluster (1 if solo) with its log2.
+  // Index of the block in its cluster, the number of blocks in the cluster (1 if solo), and its log2.
   int rank, cluster, cluster_shift;
   // Tiles of kTileTokens positions that this block takes, and positions in these tiles.
   int own_tiles, own_tokens;
@@ -61,8 +62,8 @@ struct RowBlock {
   int last;
   int page_mask;
   int32_t page_bytes;
-  // In page 0 of the cache: the first key word of this warp's slice, and the first value word of this lane's
-  // dimensions.
+  // Addresses in page 0 of the cache, to which a page's offset is added: the first key word of this warp's slice of
+  // dimensions, and the first value word of this lane's dimensions.
   const uint8_t* keys;
   const uint8_t* values;
   const int32_t* pages;
@@ -107,7 +108,8 @@ struct RowBlock {
       return args.av;
     }
   }
-  // Tables of one stream length; `common` holds the facts that the tables of all lengths share.
+  // Returns `common` with the table-dependent members replaced by those of `table`, the count table of one stream
+  // length.
   __device__ __forceinline__ static ScTables TablesOf(const ScTables& common, const ByteTable& table) {
     ScTables own = common;
     own.counts8 = table.counts;
@@ -224,7 +226,8 @@ struct RowBlock {
     if constexpr (!IsPerToken(kPhase)) return p;
     return p * v_scale_of(t);
   }
-  // The stored number of position t: a score, later an exponential, then a weight.
+  // Returns the stored number of position t: at first a score; in shared memory it becomes an exponential, then a
+  // weight.
   __device__ __forceinline__ float kept(int t) const { return in_shared ? s.scores[t] : __ldcg(spill + t); }
 };
 

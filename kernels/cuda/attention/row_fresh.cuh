@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small passes without an append kernel: the row kernel rotates and quantizes itself what a row needs of the pass.
+// Small passes run without an append kernel: the row kernel itself rotates and quantizes the query, and the keys and
+// values of the pass that the query attends to.
 //
 // In a pass of at most kFreshRows rows, a row attends to at most that many positions that are not in the cache yet.
 // Every block quantizes them again (a few hundred numbers), which costs less than another launch and a trip through
-// memory. One block per row and KV head also appends the row's k and v to the cache. Blocks never read from the cache
-// what another block of the pass writes: positions of the pass are always taken from here.
+// memory. One block per row and KV head also appends the row's k and v to the cache. No block reads the cache at
+// positions of the pass, which other blocks may still be writing: it takes them from FreshRows.
 #pragma once
 
 #include "kernels/cuda/attention/kernels.h"
@@ -34,10 +35,10 @@ struct FreshRows {
   float v_scales[kFreshRows];
 };
 
-// Fills `fresh` for the row `info` and query head `head`, a warp per vector. of_query(x) is called by the warp that has
-// the query, after RoPE. kPosted: the pass has one row, whose floats are polled from the words of `posted`; else they
-// are in a.q, a.k and a.v.
-// Requires: all threads of a block of kWarps warps; head_dim <= 64 * kPairs; the caller puts a barrier after it.
+// Fills `fresh` for the row `info` and query head `head`, one warp per head vector. of_query(x) is called by the warp
+// that has the query, after RoPE. kPosted: the pass has one row, whose floats are polled from the words of `posted`;
+// else they are in a.q, a.k and a.v. Called by all threads of a block of kWarps warps; the caller puts a barrier after
+// it. Requires: head_dim <= 64 * kPairs.
 template <int kWarps, int kPairs, bool kPosted, typename OfQuery>
 __device__ __forceinline__ void QuantizeFresh(const AttentionArgs& a, const HeadNorm& norm, const PostedHeads& posted,
                                               int qk_q_max, int av_q_max, const PassRow& info, int head, int kv_head,
@@ -130,8 +131,8 @@ __device__ __forceinline__ void TakeFresh(const FreshRows& fresh, const PassRow&
   }
 }
 
-// A value word, positions t .. t + 3 (t % 4 == 0) of dimension dim: bytes from before the pass are those of `cached`,
-// bytes of the pass come from `fresh`, bytes after the row's position are 0.
+// Returns the value word of dimension dim at positions t .. t + 3 (t % 4 == 0): bytes of positions before the pass come
+// from `cached`, bytes of the pass from `fresh`, bytes after the row's position are 0.
 __device__ __forceinline__ uint32_t MergeFresh(const FreshRows& fresh, const PassRow& info, int t, int dim,
                                                uint32_t cached) {
   const int old = info.start_position - t;  // bytes to take from `cached`
@@ -143,12 +144,12 @@ __device__ __forceinline__ uint32_t MergeFresh(const FreshRows& fresh, const Pas
   return ((cached & old_mask) | (own & ~old_mask)) & valid_mask;
 }
 
-// The positions of the pass among the values that a warp adds up. These positions touch fewer groups of four than there
-// are warps, so at most one group is the warp's.
+// Values at positions of the pass that a warp adds in p v. Positions of the pass touch fewer groups of four than there
+// are warps, so a warp has at most one such group.
 template <int kSlots>
 struct FreshValues {
   static_assert(FreshRows::kGroups <= kBlockWarps);
-  // Number of that group among the warp's groups, from the block's first token on; negative: none.
+  // Index of that group among the warp's groups, counted from the block's first token; negative: none.
   int group = -1;
   uint32_t cached_mask = 0;   // bytes of the group that come from the cache
   uint32_t own[kSlots] = {};  // the other bytes of the group, by dimension of the lane

@@ -12,7 +12,7 @@
 
 namespace stoch::cuda::attention_row {
 
-// The query as a warp sees it: its slice of kSlots words of four dimensions.
+// A warp's slice of the query, kSlots words of four dimensions each, with its scale and count-table rows.
 template <int kSlots>
 struct Query {
   // Codes of the whole query [head_dim / 4].
@@ -37,8 +37,8 @@ struct Probabilities {
   float metric = 0.0f;
 };
 
-// Adds the counts of 256 that LookUpWord misses to the partial counts of a round of `round` tiles from tile `first` on.
-// Rare, and outside of the look-up loop, whose instructions run once, so that each instruction costs time.
+// Adds the counts of 256, which the byte-wide rows of LookUpWord cannot hold, to the partial counts in b.s.parts of the
+// `round` tiles from tile `first` on. Such counts are rare, so this is kept out of the look-up loop.
 template <int kSlots, Phase kPhase>
 __device__ __forceinline__ void AddTops(const RowBlock<kSlots, kPhase>& b, const Query<kSlots>& q, int first,
                                         int round) {
@@ -111,8 +111,8 @@ __device__ __forceinline__ float Scores(const RowBlock<kSlots, kPhase>& b, const
   return score;
 }
 
-// Softmax of a solo row (one block has the whole context), a token a thread from the score to the weight: only sums and
-// maxima pass between threads.
+// Softmax of a solo row, whose context one block has. Each thread keeps its token in registers from the score to the
+// weight; only sums and maxima are exchanged.
 template <int kSlots, Phase kPhase>
 __device__ __forceinline__ Probabilities SoloSoftmax(const RowBlock<kSlots, kPhase>& b, float score) {
   Probabilities p;
@@ -140,7 +140,7 @@ __device__ __forceinline__ Probabilities SoloSoftmax(const RowBlock<kSlots, kPha
   return p;
 }
 
-// Softmax of a whole row by every block of the cluster: thread j is lane j of the sum.
+// Softmax of a row that a cluster shares. Every block computes it over the whole row; thread j adds lane j of the sum.
 template <int kSlots, Phase kPhase>
 __device__ __forceinline__ Probabilities DeepSoftmax(const RowBlock<kSlots, kPhase>& b) {
   Probabilities p;
@@ -200,8 +200,8 @@ __device__ __forceinline__ int LevelOf(const RowBlock<kSlots, kPhase>& b, const 
   return BipolarLevel(weight, p_scale, b.av().q_max);
 }
 
-// Adds the counts of 256 that LookUpWord misses in p v of a stage, from the block's token `first` on. level: of this
-// thread's token of the stage.
+// Adds the counts of 256, which the byte-wide rows of LookUpWord cannot hold, to top_sum, for p v of the stage that
+// begins at the block's token `first`. level: the level of this thread's token in the stage.
 template <int kSlots, Phase kPhase>
 __device__ __forceinline__ void AddTopValues(const RowBlock<kSlots, kPhase>& b, int first, int level,
                                              int32_t (&top_sum)[kSlots]) {
@@ -223,8 +223,8 @@ __device__ __forceinline__ void AddTopValues(const RowBlock<kSlots, kPhase>& b, 
   }
 }
 
-// p v over this block's tokens: writes the sums of each warp to s.parts [warp][head_dim]. Warps do not wait for each
-// other before that.
+// Computes p v over this block's tokens: each warp writes its own sums to s.parts [warp][head_dim]. Contains no block
+// barrier.
 template <int kSlots, Phase kPhase, int kBlocks>
 __device__ __forceinline__ void Values(const RowBlock<kSlots, kPhase>& b, const Probabilities& p, float p_scale,
                                        ValueWords<kSlots> (&v_words)[Density<kSlots, kBlocks>::kValueGroups]) {

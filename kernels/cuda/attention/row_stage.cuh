@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the threads of a row kernel share its tokens, and the count-table rows that a warp stages for itself.
+// How the threads of a row kernel divide the tokens, and how a warp stages the count-table rows that it looks up.
 //
 // A warp looks up only rows that it staged itself, since block barriers are the cost of a short context. So in q k^T a
 // warp owns a slice of the dimensions, and in p v the tokens whose probabilities its own threads hold.
@@ -12,11 +12,11 @@ namespace stoch::cuda {
 
 // Consecutive tokens whose values share a word.
 inline constexpr int kGroupTokens = 4;
-// Tokens of a turn: one group for each warp of the block.
+// Tokens in a turn, which has one group for each warp of the block.
 inline constexpr int kTurnTokens = kGroupTokens * kBlockWarps;
 inline constexpr int kPaddedLanes = kRowLanes + kRowLanes / 32 * 4;  // Padded(kRowLanes)
 
-// The token, of kRowLanes tokens, that this thread holds. Its warp has the group number `warp` of each turn.
+// Returns which of kRowLanes consecutive tokens this thread holds. A warp holds group number `warp` of each turn.
 __device__ __forceinline__ int OwnToken() {
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x >> 5);
@@ -25,7 +25,7 @@ __device__ __forceinline__ int OwnToken() {
 // Index of token i in a shared array, padded so that the tokens of a warp have no bank conflicts.
 __device__ __forceinline__ int Padded(int i) { return i + i / 32 * 4; }
 
-// Offset of the count-table row of `level` in the byte table, for a dimension (in p v: a token) `dim`.
+// Returns the offset, in the byte table, of the count-table row of `level` at dimension (in p v: position) `dim`.
 __device__ __forceinline__ int TablePlace(const ScTables& tables, int dim, int level) {
   return ((dim & (tables.masks - 1)) * tables.levels + level) * tables.levels;
 }
@@ -61,7 +61,7 @@ class RowCopies {
  private:
   uint4 piece_[kGroups];
 
-  // First byte that this lane carries of a row.
+  // Offset of the 16 bytes of a row that this lane copies.
   __device__ __forceinline__ static int Piece() { return static_cast<int>(threadIdx.x % 8) * 16; }
   // A row of fewer than 16 levels, byte by byte.
   __device__ static uint4 ShortRow(const uint8_t* from, int levels) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys and values of a row kernel in registers: which codes a lane holds, and their look-ups.
+// Codes of keys and values that a lane of a row kernel holds in registers, and the look-ups of keys.
 #pragma once
 
 #include <cstdint>
@@ -28,14 +28,14 @@ __device__ __forceinline__ void LookUpKeys(const uint4 (&k)[kSlots], const uint3
   }
 }
 
-// The values of kLaneTokens tokens that a lane has, one word of four tokens' codes per dimension. Up to four dimensions
-// of a lane are neighbours, so that one load brings their words.
+// A lane's values of four tokens: one word per dimension, with the codes of the four tokens. Up to four of a lane's
+// dimensions are consecutive, so that one load brings their words.
 template <int kSlots>
 struct ValueWords {
   static constexpr int kVector = kSlots < 4 ? kSlots : 4;  // neighbouring dimensions of a lane
   uint32_t word[kSlots];
 
-  // The dimension of word number `slot` of a lane.
+  // Returns the dimension of a lane's word number `slot`.
   __device__ __forceinline__ static int Dim(int lane, int slot) {
     return (slot / kVector * 32 + lane) * kVector + slot % kVector;
   }

@@ -9,12 +9,12 @@
 
 namespace stoch::cuda {
 
-// Shape of a layer (heads, head_dim, mode, operators) for a call with num_heads query heads that reads num_kv_heads KV
-// heads of the cache.
+// Returns the shape of a layer (heads, head_dim, mode, operators) for a call with num_heads query heads over
+// num_kv_heads KV heads.
 AttentionShape ShapeOf(const CudaKvCache& cache, int layer, int num_heads, int num_kv_heads);
 
-// Kernel arguments of `call`: `pass` gives the rows, `cache` the layer's view. Requires: a call that CheckAttention has
-// accepted.
+// Returns the kernel arguments of `call`, for the rows of `pass` and the layer call.cache_layer of `cache`. Requires: a
+// call that CheckAttention has accepted.
 AttentionArgs ArgsOf(DeviceContext& ctx, const AttentionCall& call, const CudaKvCache& cache, const PassView& pass);
 
 }  // namespace stoch::cuda

@@ -11,8 +11,9 @@ namespace {
 // Positions that a tile sees, rounded up to kKeyBlock.
 int64_t PaddedLength(const QueryTile& tile) { return (int64_t{tile.length()} + kKeyBlock - 1) / kKeyBlock * kKeyBlock; }
 
-// The arguments with all pointers moved to query heads [first, first + heads). Requires: `first` is a multiple of
-// attention.group; num_tiles is 1 or `heads` is all heads, since the scratch has a place for every head of a tile.
+// Returns `args` for query heads [first, first + heads), with all per-head pointers moved to head `first`. Requires:
+// `first` is a multiple of attention.group; num_tiles is 1 or `heads` is all heads, since the scratch has a place for
+// every head of a tile.
 TileArgs HeadsOf(const TileArgs& args, int64_t first, int64_t heads) {
   const int64_t head_dim = args.attention.kv.head_dim;
   const int64_t kv_first = first / args.attention.group;
@@ -30,8 +31,8 @@ TileArgs HeadsOf(const TileArgs& args, int64_t first, int64_t heads) {
   return part;
 }
 
-// Runs all tiles of a batch whose keys and values are packed already, group by group. head_max: only find the largest
-// probability of every head, without outputs.
+// Runs all tiles of a batch, group by group. Requires: the batch's keys and values are packed in args.kv. head_max:
+// only find the largest probability of every head, without outputs.
 void RunTiles(DeviceContext& ctx, TileArgs args, const AttentionShape& shape, const ScTilePlan& plan,
               const TileSet& tiles, const TileBatch& batch, bool head_max) {
   const int64_t end = int64_t{batch.first_tile} + batch.num_tiles;

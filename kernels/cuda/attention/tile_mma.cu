@@ -56,7 +56,8 @@ __device__ __forceinline__ void ThermometerStep(PackedWord word, uint32_t (&to)[
   }
 }
 
-// ---- q k. A block takes kRows rows of a tile: the streams of all 64 fit no 99 KB, and are no faster where they fit.
+// ---- q k. A block takes kRows of the 64 rows of a tile: the streams of all rows do not fit in 99 KB of shared memory,
+// and on GPUs where they fit, larger blocks are no faster.
 //
 // Shared memory holds the streams of the block's queries as A fragments, [step][16-row tile][lane] x 16 bytes: words 0
 // and 1 of rows r and r + 8, interleaved, so that one load gives the four registers of a fragment without moves. After
@@ -65,12 +66,12 @@ __device__ __forceinline__ void ThermometerStep(PackedWord word, uint32_t (&to)[
 constexpr int kRows = kTileScoreRows;
 constexpr int kM = kRows / 16;  // fragments of rows
 
-// The index of word 0 of a row's fragment; word 1 is two words further.
+// Returns the index, in 32-bit words, of word 0 of a row's fragment; word 1 is two words further.
 __device__ __forceinline__ int FragmentWord(int step, int row, int quad_lane) {
   return (((step * (kRows / 16) + row / 16) * 8 + row % 8) * 4 + quad_lane) * 4 + row / 8 % 2;
 }
 
-// Bytes of the shared memory of the score kernel: streams, then correction bytes.
+// Sizes of the score kernel's shared memory: streams, then the bytes of the sign correction.
 template <int kHeadDim, int kWords>
 struct ScoreShared {
   static constexpr int kGroups = kHeadDim / kGroup;
@@ -78,8 +79,8 @@ struct ScoreShared {
   static constexpr int64_t kBytes = kStreamBytes + int64_t{kGroups} * 2 * kRows * 4 * 4;
 };
 
-// Looks up the streams of a tile's queries of one head in the count table's streams and writes fragments and correction
-// bytes to shared memory. All threads of the block.
+// Looks up the streams of one head's queries of a tile in tables.streams, and writes them as fragments, with the bytes
+// of the sign correction, to shared memory. Called by all threads of the block.
 template <int kHeadDim, int kWords>
 __device__ void StageQueries(const TileArgs& args, const QueryTile& tile, int head, uint32_t* fragments,
                              uint32_t* bytes) {
@@ -121,8 +122,8 @@ __device__ void StageQueries(const TileArgs& args, const QueryTile& tile, int he
   }
 }
 
-// Adds mma steps `step` and later of one group for 16 kM rows x kScoreKeys keys. k: codes of four keys of this lane.
-// fragments: the lane's first fragment of the group.
+// Adds the products of one group of dimensions, mma steps `step` and later (the caller passes 0), for 16 kM rows x
+// kScoreKeys keys. k: this lane's codes of four keys. fragments: the lane's first fragment of the group.
 template <int kWords, int step = 0>
 __device__ __forceinline__ void ScoreSteps(int32_t (&acc)[kM][4][4], const PackedWord (&k)[4], const uint4* fragments) {
   uint4 a[kM];
@@ -141,7 +142,7 @@ __device__ __forceinline__ void ScoreSteps(int32_t (&acc)[kM][4][4], const Packe
   if constexpr (step + 1 < 2 * kWords) ScoreSteps<kWords, step + 1>(acc, k, fragments);
 }
 
-// Launched with a block per (query head, tile, part of kRows rows): writes counts of q k to scratch.scores.
+// Writes the counts of q k to scratch.scores. Launched with a block per (query head, tile, part of kRows rows).
 template <int kHeadDim, int kWords>
 __global__ void __launch_bounds__(kThreads, 2) TileScoresKernel(const TileArgs args) {
   extern __shared__ uint4 fragments[];
@@ -224,9 +225,9 @@ __global__ void __launch_bounds__(kThreads, 2) TileScoresKernel(const TileArgs a
 // anywhere.
 constexpr int kSplits = kWarps / (kQueryTile / 32);
 
-// Two mma steps on unit u of the streams of p: one code of four words, or two codes of two words.
-// zero: always 0, unknown to the compiler. The or with it places looked-up words in the registers of a fragment once;
-// otherwise the compiler moves registers at every use.
+// Adds the products of unit u of the streams of p, two mma steps: one code with four words, or two codes with two words
+// each. zero: always 0, unknown to the compiler. The or with it places looked-up words in the registers of a fragment
+// once; otherwise the compiler moves registers at every use.
 template <int kHeadDim, int kWords, int u>
 __device__ __forceinline__ void ValueUnit(int32_t (&acc)[2][kHeadDim / 8][4], const PackedWord (&v)[kHeadDim / 8],
                                           const uint32_t (&p)[4], const uint4* table, const ScTables& tables,
@@ -263,8 +264,9 @@ __device__ __forceinline__ void ValueUnit(int32_t (&acc)[2][kHeadDim / 8][4], co
   }
 }
 
-// Launched with a block per (query head, tile): writes attention.out. The streams of p are read through L1 (a copy in shared
-// memory: 0.5 % of a prompt of 8192). kChannelScales: every value channel has a scale of its own (kPerHead, kPerRow).
+// Computes p v and writes attention.out. Launched with a block per (query head, tile). The streams of p are read
+// through L1, since a copy in shared memory saves only 0.5 % of the time of a prompt of 8192 tokens. kChannelScales:
+// every value channel has a scale of its own (kPerHead, kPerRow).
 template <int kHeadDim, int kWords, bool kChannelScales>
 __global__ void __launch_bounds__(kThreads, 1) TileValuesKernel(const TileArgs args) {
   extern __shared__ uint4 shared[];

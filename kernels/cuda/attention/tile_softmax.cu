@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tile path around its tensor-core kernels: packing of keys and values, softmax, quantization of the probabilities.
+// The kernels of the tile route that use no tensor cores: packing keys and values, softmax, quantizing probabilities.
 #include <algorithm>
 
 #include "kernels/cuda/attention/tile.h"
@@ -13,10 +13,10 @@ namespace stoch::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kSoftmaxWarps = 4;  // of a block of the softmax, a row each
+constexpr int kSoftmaxWarps = 4;  // warps of a block of the softmax kernel; each takes one row
 
-// Four codes with their ranks. Code j belongs to dimension (or position) first_dim + j * step, whose mask selects the
-// ranks.
+// Returns four codes with their ranks. The mask of dimension (for values: position) first_dim + j * step selects the
+// rank of code j.
 __device__ PackedWord Pack(const ScTables& tables, uint32_t codes, int first_dim, int step) {
   uint32_t ranks = 0;
 #pragma unroll
@@ -28,7 +28,9 @@ __device__ PackedWord Pack(const ScTables& tables, uint32_t codes, int first_dim
   return {ranks, codes};
 }
 
-// Packs keys, values and scales. Launched with one block per (kKeyBlock positions, KV head, sequence of the batch).
+// Gathers the K and V codes of a sequence from its cache pages into args.kv, contiguous by position and each with its
+// rank (PackedWord), and copies their scales. Launched with one block per (kKeyBlock positions, KV head, sequence of
+// the batch).
 __global__ void __launch_bounds__(kThreads) PackKvKernel(const TileArgs args) {
   const AttentionArgs& a = args.attention;
   const KvView& kv = a.kv;
@@ -113,7 +115,8 @@ __device__ __forceinline__ float WarpMax(float value) {
   return value;
 }
 
-// One row of scores, as each pass of its warp over the positions reads it. Pointers are at position 0 of the sequence.
+// One row of counts with what turns them into scores; each pass of the row's warp computes the scores again. Pointers
+// are at position 0 of the sequence.
 struct SoftmaxRow {
   const int16_t* counts;
   const float* k_scales;
@@ -189,9 +192,9 @@ __device__ __forceinline__ void WriteLevels(const TileArgs& args, const SoftmaxR
   }
 }
 
-// Counts of q k to codes and scales of the probabilities, a warp per row. Launched with a block per (kSoftmaxWarps rows of
-// a tile, head, tile). Every pass computes the scores again: kept in shared memory they leave an SM too few warps
-// (docs/tuning/attention.md#prompts).
+// Turns counts of q k into codes and scales of probabilities, one warp per row. Launched with a block per
+// (kSoftmaxWarps rows of a tile, head, tile). Every pass computes the scores again: kept in shared memory they leave an
+// SM too few warps (docs/tuning/attention.md#prompts).
 template <Phase kPhase>
 __global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const TileArgs args) {
   const AttentionArgs& a = args.attention;
@@ -290,7 +293,7 @@ void LaunchSoftmax(DeviceContext& ctx, const TileArgs& args) {
 void LaunchPackKv(DeviceContext& ctx, const TileArgs& args, const TileBatch& batch) {
   const dim3 grid(static_cast<unsigned>((batch.max_length + kKeyBlock - 1) / kKeyBlock),
                   static_cast<unsigned>(args.attention.kv.num_kv_heads), static_cast<unsigned>(batch.num_sequences));
-  // The arguments with sequences and page tables from the batch's first sequence on.
+  // Copy of the arguments whose sequences and page tables begin at the batch's first sequence.
   TileArgs of_batch = args;
   PassView& pass = of_batch.attention.pass;
   pass.sequences += batch.first_sequence;

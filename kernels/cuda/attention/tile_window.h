@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sliding windows in kernels that skip the positions before a window: which positions a row sees, and which positions
-// the scratch of a tile holds.
+// Sliding windows for kernels that skip positions before the window: the positions that a row sees, and the positions
+// that the scratch of a tile has room for.
 #pragma once
 
 #include <algorithm>

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * 32;
-constexpr int kChunkTokens = 64;  // positions that a block works on, whatever the page size
+constexpr int kChunkTokens = 64;  // positions that a block works on
 
 struct WindowArgs {
   AttentionArgs attention;
@@ -39,7 +39,7 @@ struct Chunk {
   const int32_t* pages;
 };
 
-// The chunk of a block of a grid (chunks of a sequence, KV heads, sequences).
+// Returns the calling block's chunk. The grid is (chunks of the longest sequence, KV heads, sequences).
 __device__ Chunk ChunkOfBlock(const AttentionArgs& a) {
   Chunk c;
   c.sequence = static_cast<int32_t>(blockIdx.z);
@@ -55,8 +55,8 @@ __device__ int64_t ValueOffset(const KvView& kv, const Chunk& c, int t) {
   return kv.Value(c.pages[t >> kv.page_shift], c.head, t & (kv.page_tokens - 1));
 }
 
-// Largest magnitudes of v per channel (kPerHead: per head), and in kPerHead of k per head. One block per chunk; thread
-// d takes dimension d.
+// Finds the largest magnitudes of v per channel, or in kPerHead those of k and v per head, into args.k_max and
+// args.v_max. One block per chunk; thread d takes dimension d.
 __global__ void __launch_bounds__(kThreads) WindowMaxKernel(const WindowArgs args) {
   __shared__ uint32_t head_max[2];
   const AttentionArgs& a = args.attention;
@@ -90,8 +90,8 @@ __global__ void __launch_bounds__(kThreads) WindowMaxKernel(const WindowArgs arg
   if (dim < kv.head_dim) atomicMax(args.v_max + head * kv.head_dim + dim, v_max);
 }
 
-// Codes and scales of k and v, one block per chunk: a warp takes the key of a position, then thread d the values of
-// channel d.
+// Writes the codes and scales of k and v, one block per chunk: first a warp quantizes the key of one position at a
+// time, then thread d the values of channel d.
 __global__ void __launch_bounds__(kThreads) WindowCodesKernel(const WindowArgs args) {
   const AttentionArgs& a = args.attention;
   const KvView& kv = a.kv;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A warpgroup of a product of wide tiles: takes stages from the ring, makes thermometers of codes and multiplies. A slot
-// is one (tile, head) pair, 64 rows. Included by products.cu alone.
+// Code of the consumer warpgroups of products.cu: they take stages from the ring in shared memory, turn codes into
+// thermometers and multiply by wgmma. A slot is one (tile, head) pair, 64 rows. Included by products.cu alone.
 #pragma once
 
 #include "kernels/cuda/device/hopper.cuh"
@@ -9,7 +9,8 @@
 
 namespace stoch::cuda::attention_wide {
 
-// Warpgroups that multiply. Four, with one slot each, have too few registers to keep products in flight.
+// Consumer warpgroups per block. Four of them, with one slot each, would have too few registers per thread to keep
+// products in flight.
 inline constexpr int kGroups = 2;
 inline constexpr int kOwn = kWideSlots / kGroups;  // slots of a warpgroup
 inline constexpr int kConsumers = 128 * kGroups;
@@ -20,9 +21,11 @@ inline constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
 inline constexpr int kProducerRegisters = 24;
 inline constexpr int kConsumerRegisters = ((kGroups + 1) * kLaunchRegisters - kProducerRegisters) / kGroups / 8 * 8;
 
-// The ring of stages in shared memory, with the position of one thread in it. `phase` is the parity of the barriers.
+// The ring of stages in shared memory, and one thread's position in it: stage `slot`, and the parity `phase` of its
+// barriers.
 struct Ring {
-  // Shared address of the full barriers, then the empty barriers, then at kWideRingHeader the stages.
+  // Shared-memory address of the ring: first the full barriers, then the empty barriers, and from kWideRingHeader on
+  // the stages.
   uint32_t base;
   int stages;
   int slot = 0;
@@ -34,7 +37,7 @@ struct Ring {
   __device__ uint32_t stage(int i, int bytes) const {
     return base + kWideRingHeader + static_cast<uint32_t>(i * bytes);
   }
-  // Goes on to the next stage.
+  // Advances to the next stage.
   __device__ void Next() {
     if (++slot == stages) {
       slot = 0;
@@ -43,8 +46,8 @@ struct Ring {
   }
 };
 
-// Operands A of two wgmma steps from word kWord of kWords of the thermometers of four codes that are never negative, in
-// rows row and row + 8: a[0] has codes 0 and 1, a[1] codes 2 and 3.
+// Makes word kWord (of kWords) of the thermometers of four codes, none negative, of rows `row` and `row` + 8, as
+// operands A of two wgmma steps: a[0] has codes 0 and 1, a[1] codes 2 and 3.
 template <int kWord, int kWords>
 __device__ __forceinline__ void PositiveOperands(uint32_t (&a)[2][4], const PackedRanks (&ranks)[2],
                                                  uint32_t minus_one) {
@@ -71,23 +74,23 @@ struct Consumer {
   static constexpr int kUnitBytes = kColumns * 16;
   static constexpr int kAccumulators = kColumns / 2;
   Ring ring;
-  bool releases;  // whether this thread arrives at empty barriers for its warp (lane 0)
+  bool releases;  // true in lane 0, which arrives at the empty barriers for its warp
   uint32_t minus_one;
   int held = -1;  // stage whose products may still be in flight; -1: none
   int32_t acc[kOwn][kAccumulators];
 
-  // Hands the held stage back to the producer.
+  // Returns the held stage to the producer, if there is one.
   __device__ __forceinline__ void Release() {
     BarrierArrive(ring.empty(held), releases && held >= 0);
     held = -1;
   }
-  // Waits for all products in flight.
+  // Waits for all products in flight, then releases the held stage.
   __device__ __forceinline__ void Finish() {
     WgmmaWait<0>(acc[0]);
     WgmmaWait<0>(acc[1]);
     Release();
   }
-  // Hands the next `stages` stages back without multiplying.
+  // Returns the next `stages` stages to the producer without multiplying.
   __device__ void Skip(int stages) {
     for (int i = 0; i < stages; ++i) {
       BarrierWait(ring.full(ring.slot), ring.phase);
@@ -95,13 +98,13 @@ struct Consumer {
       ring.Next();
     }
   }
-  // The wgmma descriptor of a unit; first: low half of the descriptor of unit 0.
+  // Returns the wgmma descriptor of a unit. first: low half of the descriptor of unit 0.
   __device__ __forceinline__ static uint64_t Unit(uint32_t first, int unit) {
     return Descriptor(first + static_cast<uint32_t>(unit) * (kUnitBytes >> 4));
   }
 
  protected:
-  // Low half of the descriptor of unit 0 of the stage that the thread is at.
+  // Returns the low half of the descriptor of unit 0 of the current stage.
   template <int kStageBytes>
   __device__ __forceinline__ uint32_t FirstUnit() const {
     return Uniform(DescriptorLow<kUnitBytes>(ring.base + kWideRingHeader) +
@@ -109,24 +112,25 @@ struct Consumer {
   }
 };
 
-// q k. A stage has 16 dimensions of kWideKeys keys: 4 kWords units of stream words, then two units of the sign
-// correction. kMixed: the codes of a row are ranks at its stream length, or levels if it has the longest length.
+// Consumer of q k. A stage has the streams of kWideKeys keys in 16 dimensions: 4 kWords units of stream words, then two
+// units of the sign correction. kMixed: the codes of a row are ranks at its stream length, or levels if it has the
+// longest length.
 template <int kWords, bool kMixed>
 struct ScoreConsumer : Consumer<kWideKeys> {
   static constexpr int kStageBytes = (4 * kWords + 2) * kUnitBytes;
   // [slot][row, row + 8]: 1 in every byte if the codes of the row are levels, else 0.
   uint32_t is_level[kMixed ? kOwn : 1][2];
 
-  // Ranks of four codes of row i (0: row, 1: row + 8) of a slot.
+  // Returns the ranks of four codes of row i (0: row, 1: row + 8) of slot `own`.
   __device__ __forceinline__ PackedRanks RanksOf(uint32_t codes, int own, int i) const {
     if constexpr (!kMixed) return DirectRanks<kWords>(codes);
     const uint32_t q = codes & 0x7f7f7f7f;
     return {q + ((q >> 6) & is_level[own][i])};
   }
 
-  // Multiplies the next stage and adds to acc, or with kFirst sets acc. codes: [slot][row, row + 8], four codes of this
-  // lane each.
-  // Runs kWords pairs of wgmma steps for each slot; while one pair multiplies, the operands of the next pair are made.
+  // Multiplies the next stage and adds the products to acc, or with kFirst sets acc. codes: [slot][row, row + 8], this
+  // lane's four codes of each row. Runs kWords pairs of wgmma steps for each slot; while one pair multiplies, the
+  // operands of the next pair are made.
   template <bool kFirst>
   __device__ __forceinline__ void Multiply(const uint32_t (&codes)[kOwn][2]) {
     const uint32_t stage = FirstUnit<kStageBytes>();
@@ -161,22 +165,22 @@ struct ScoreConsumer : Consumer<kWideKeys> {
   }
 };
 
-// p v. A stage has one word of each stream of half a block of kWideValues values; the stage of the first word also has
-// the two units of the sign correction. kMixed: codes are ranks.
+// Consumer of p v. A stage has word w of the streams of 32 values, half a block of kWideValues; the stage of w = 0 also
+// has the two units of the sign correction. kMixed: codes are ranks.
 template <int kWords, int kHeadDim, bool kMixed>
 struct ValueConsumer : Consumer<kHeadDim> {
   using Base = Consumer<kHeadDim>;
   using Base::acc, Base::held, Base::minus_one, Base::ring, Base::Unit;
   static constexpr int kStageBytes = kWideValueUnits * Base::kUnitBytes;
 
-  // Ranks of four codes.
+  // Returns the ranks of four codes.
   __device__ __forceinline__ static uint32_t RanksOf(uint32_t codes) {
     if constexpr (kMixed) return codes;
     return DirectRanks<kWords>(codes).packed;
   }
 
-  // Multiplies the next stage, word kWord of one half, and adds to acc. ranks: [slot][row, row + 8], the eight ranks
-  // that this lane has of the half's 32 values.
+  // Multiplies the next stage, word kWord of one half, and adds the products to acc. ranks: [slot][row, row + 8], this
+  // lane's eight ranks of each row, of the half's 32 positions.
   template <int kWord>
   __device__ __forceinline__ void Multiply(const uint2 (&ranks)[kOwn][2]) {
     const uint32_t stage = Base::template FirstUnit<kStageBytes>();

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Outputs of wide tiles: scales the sums of p v, after adding the listed codes that the products left out.
+// Writes the outputs of wide tiles: adds the listed codes, which the products left out, to the sums of p v, and scales.
 #include "kernels/cuda/attention/hopper/wide.h"
 #include "kernels/cuda/base/cuda_check.h"
 
 namespace stoch::cuda {
 namespace {
 
-// Rows of a block, a warp each: the values of listed codes are scattered, so reads need many warps.
+// Rows per block, one warp each. The values of listed codes are scattered in memory, so many warps are needed to hide
+// latency.
 constexpr int kOutputRows = 8;
 
-// Adds p v of the listed codes of a row (WideArgs::lists) for the four dimensions from `dim` on. row: index in the
-// scratch; packed: index of position 0 of the sequence in v_codes.
+// Adds p v of a row's listed codes (WideArgs::lists) to `sums`, for the four dimensions from `dim` on. row: row index
+// in the scratch; packed: index, in v_codes, of the sequence's position 0.
 __device__ __forceinline__ void AddListed(const WideArgs& args, int64_t row, int64_t packed, int dim,
                                           int32_t (&sums)[4]) {
   const int head_dim = args.attention.kv.head_dim;
@@ -32,7 +33,8 @@ __device__ __forceinline__ void AddListed(const WideArgs& args, int64_t row, int
   }
 }
 
-// Launched with a block per (head of the round, tile, kOutputRows rows): a warp takes a row, a lane four dimensions.
+// Scales sums of p v, with the listed codes added, and writes them to attention.out. Launched with a block per (head of
+// the round, tile, kOutputRows rows): a warp takes a row, a lane four dimensions.
 __global__ void __launch_bounds__(kOutputRows * 32) WideOutputsKernel(const WideArgs args) {
   const AttentionArgs& a = args.attention;
   const QueryTile tile = args.tiles[blockIdx.y];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// q k and p v of wide tiles on binary wgmma.
+// The products q k and p v of wide tiles, on binary wgmma.
 //
 // A block has a producer warp and two warpgroups that multiply. Each warpgroup takes two slots, that is (tile, head)
 // pairs of 64 rows; all slots of a block share a KV head. The producer copies the stages of the block's range of
@@ -19,20 +19,20 @@ namespace {
 
 using namespace attention_wide;  // NOLINT(google-build-using-namespace): of this file
 
-// One slot: one head of one tile.
+// One (tile, query head) pair, up to 64 rows.
 struct Slot {
   bool active = false;
   QueryTile tile;
   int head = 0;                // query head of the layer
-  int64_t first_row = 0;       // index in the scratch of the slot's first row
-  int64_t first_position = 0;  // index of the sequence's position 0 in the streams and scales
-  int first_kept = 0;          // first position of the slot's rows in the scratch (FirstKept)
-  // Positions that the slot's rows see.
+  int64_t first_row = 0;       // row index, in the scratch, of the slot's first row
+  int64_t first_position = 0;  // index of position 0 of the sequence in the streams and scales
+  int first_kept = 0;          // first position that the scratch holds for the slot's rows (FirstKept)
+  // End of the positions that the slot's rows see; 0 if inactive.
   __device__ int length() const { return active ? tile.length() : 0; }
 };
 
-// The tile of the block's slot 0, which has the longest context, and the KV head that all slots share. part: index of
-// the block among the blocks for the query heads of the KV head.
+// A block's work: `tile`, the tile of slot 0, which has the longest context; the KV head that all slots share; and
+// `part`, the index of the block among args.parts blocks that divide the query heads of the KV head.
 struct Place {
   int tile = 0;
   int kv_head = 0;
@@ -43,8 +43,8 @@ struct Place {
     kv_head = block / args.parts % args.kv_heads;
     tile = block / (args.parts * args.kv_heads) * args.block_tiles;
   }
-  // Slot number `slot` of the block: block_tiles consecutive tiles, `heads` query heads each; inactive if no such tile
-  // or head.
+  // Returns the block's slot number `slot`, counted tile by tile: block_tiles tiles with args.heads query heads each.
+  // The slot is inactive if its tile or head does not exist.
   __device__ Slot At(const WideArgs& args, int slot) const {
     Slot s;
     const int of_tile = tile + slot / args.heads;
@@ -62,8 +62,8 @@ struct Place {
 
 constexpr int kNoWindow = 1 << 30;  // larger than any position: no sliding window
 
-// Which words of the value streams the codes of probabilities need (WideArgs::needed), for all slots of a block. Used
-// by whole warps; lane i holds the flags of slot i.
+// Reads the flags WideArgs::needed, which say which words of the value streams p v must multiply, for all slots of a
+// block. Called by whole warps; lane i holds the flags of slot i.
 class Needed {
  public:
   __device__ __forceinline__ Needed(const WideArgs& args, const Slot* slots) {
@@ -73,12 +73,13 @@ class Needed {
     end_ = slots[lane].length();
     at_ = args.NeededOf(slots[lane].first_row);
   }
-  // Issues the load of the flags for positions t .. t + kWideValues - 1.
+  // Starts loading the flags for positions t .. t + kWideValues - 1.
   __device__ __forceinline__ void Load(int t) {
     word_ = 0;
     if (t >= first_ && t < end_) word_ = __ldg(at_ + (t - first_) / kWideValues);
   }
-  // Bit i: slot i has codes other than 0 (SomeCode), or needs all words (AllWords).
+  // Return a mask of slots for the positions of the last Load. Bit i of SomeCode: slot i has a code that is not 0. Bit
+  // i of AllWords: slot i needs all words of the streams.
   __device__ __forceinline__ uint32_t SomeCode() const { return __ballot_sync(~0u, (word_ & kSomeCode) != 0); }
   __device__ __forceinline__ uint32_t AllWords() const { return __ballot_sync(~0u, (word_ & kAllWords) != 0); }
 
@@ -89,14 +90,15 @@ class Needed {
   uint32_t word_ = 0;
 };
 
-// This thread has rows RowOf() and RowOf() + 8 of a slot's 64; QuadLane() is its lane of the quad.
+// This thread holds accumulators of rows RowOf() and RowOf() + 8 of a slot's 64. QuadLane() is its index in its quad of
+// lanes.
 __device__ __forceinline__ int RowOf() { return static_cast<int>(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4); }
 __device__ __forceinline__ int QuadLane() { return static_cast<int>(threadIdx.x % 4); }
 
-// Numbers of rows RowOf() and RowOf() + 8 that a thread keeps in shared memory between blocks of keys, since registers
-// are short. Each thread reads back only what it wrote itself.
+// State of rows RowOf() and RowOf() + 8 that a thread keeps in shared memory between blocks of keys, to save registers.
+// Each thread reads back only what it wrote itself.
 struct RowState {
-  // Scales of the queries, and the largest products of count and scales so far.
+  // The query's scale, and the largest count * gain * q_scale * k_scale so far.
   float q_scale[2];
   float largest[2];
 };
@@ -105,9 +107,9 @@ struct RowState {
 using RowGains = float[kQueryTile];
 static_assert(kWideSlots * sizeof(RowGains) == kWideGainBytes);
 
-// Writes the counts of one block of keys to `to`, and raises state.largest by the products of count and scales, for
-// rows RowOf() (i = 0) and RowOf() + 8 (i = 1). Key number j of this lane is visible to row i if hidden <= j - apart *
-// i < visible. kEdge: false if all rows see all keys of the block.
+// Writes the counts of one block of keys to `to`, and raises state.largest to the largest scaled count of a visible
+// key, for rows RowOf() (i = 0) and RowOf() + 8 (i = 1). Key number j of this lane is visible to row i if hidden <= j -
+// apart * i < visible. kEdge: false if all rows see all keys of the block.
 template <bool kEdge>
 __device__ __forceinline__ void StoreScores(const WideArgs& args, const int32_t (&acc)[64], const float* k_scales,
                                             int hidden, int visible, int apart, int16_t* to, RowState& state,
@@ -140,9 +142,9 @@ __device__ __forceinline__ void StoreScores(const WideArgs& args, const int32_t 
   }
 }
 
-// q k of the warpgroup's kOwn slots over positions [begin, end): writes the counts and row_max. In shared memory:
-// `slots`; `codes` of this thread's rows [slot][dim / 16], kConsumers elements apart; `states` [slot], kConsumers
-// elements apart; gains [slot] (kMixed).
+// Computes q k for the warpgroup's kOwn slots over positions [begin, end): writes the counts to args.scores and raises
+// args.row_max. In shared memory: `slots`; `codes` of this thread's rows [slot][dim / 16], kConsumers elements apart;
+// `states` [slot], kConsumers elements apart; gains [slot] (kMixed).
 template <int kWords, int kHeadDim, bool kMixed>
 __device__ __forceinline__ void ConsumeScores(const WideArgs& args, ScoreConsumer<kWords, kMixed>& consumer,
                                               const Slot* slots, int begin, int end, uint2* codes, RowState* states,
@@ -230,7 +232,8 @@ __device__ __forceinline__ void ConsumeScores(const WideArgs& args, ScoreConsume
   for (; key < end; key += kWideKeys) consumer.Skip(kBlocks);
 }
 
-// Sums of p v of one slot: added to args.sums, or, if the block saw all positions of the rows, written as outputs.
+// Adds one slot's sums of p v to args.sums; if args.sums is null, the block saw all positions of its rows, and the
+// scaled sums are written as outputs.
 template <int kHeadDim, bool kMixed>
 __device__ __forceinline__ void StoreValues(const WideArgs& args, const int32_t (&acc)[kHeadDim / 2],
                                             const Slot& slot) {
@@ -266,13 +269,14 @@ __device__ __forceinline__ void StoreValues(const WideArgs& args, const int32_t 
   }
 }
 
-// The eight codes of half kHalf, of the sixteen codes of a row that a lane loads for a block of kWideValues positions.
+// Returns the eight codes of half kHalf. codes: the sixteen codes of a row that a lane loads for kWideValues positions.
 template <int kHalf>
 __device__ __forceinline__ uint2 HalfOf(const uint4& codes) {
   return kHalf == 0 ? make_uint2(codes.x, codes.y) : make_uint2(codes.z, codes.w);
 }
 
-// p v over positions [begin, end). slots: all slots of the block; the warpgroup has kOwn slots from number `first` on.
+// Computes p v over positions [begin, end) for the warpgroup's slots, kOwn from slots[first] on, and stores the sums.
+// slots: all slots of the block.
 template <int kWords, int kHeadDim, bool kMixed>
 __device__ __forceinline__ void ConsumeValues(const WideArgs& args, ValueConsumer<kWords, kHeadDim, kMixed>& consumer,
                                               const Slot* slots, int first, int begin, int end) {
@@ -335,7 +339,8 @@ __device__ __forceinline__ void ConsumeValues(const WideArgs& args, ValueConsume
   Unrolled<kOwn>([&](auto own) { StoreValues<kHeadDim, kMixed>(args, consumer.acc[own], own_slots[own]); });
 }
 
-// Copies the stages of keys of positions [begin, end) into the ring, by one lane of the producer warp.
+// Copies the stages of the keys at positions [begin, end) into the ring. Called by the producer warp; one lane issues
+// the copies.
 template <int kStageBytes, int kSteps, int kStep>
 __device__ __forceinline__ void ProduceScores(const WideArgs& args, Ring& ring, const Slot& longest, int begin,
                                               int end) {
@@ -350,8 +355,9 @@ __device__ __forceinline__ void ProduceScores(const WideArgs& args, Ring& ring, 
     ring.Next();
   }
 }
-// Copies the stages of values of positions [begin, end) into the ring. For each kWideValues positions: nothing if no slot
-// has codes, else the first words of both halves, then the other words of both halves if any slot needs all words.
+// Copies the stages of the values at positions [begin, end) into the ring. For each kWideValues positions: nothing if
+// all codes of all slots are 0; else the first words of both halves; then, if any slot needs all words, the other words
+// of both halves.
 template <int kWords, int kUnitBytes>
 __device__ __forceinline__ void ProduceValues(const WideArgs& args, Ring& ring, const Slot* slots, int begin, int end) {
   constexpr int kStageBytes = kWideValueUnits * kUnitBytes;
@@ -381,18 +387,18 @@ __device__ __forceinline__ void ProduceValues(const WideArgs& args, Ring& ring, 
   }
 }
 
-// One product, q k or (kValues) p v. Launched with a block per (kWideSlots slots, range of args.range positions):
-// blockIdx.x selects the slots (Place), blockIdx.y the range. stages: number of stages of the ring. kMixed: rows have
-// stream lengths of their own.
+// Computes one product: q k, or p v if kValues. Launched with a block per (kWideSlots slots, range of args.range
+// positions): blockIdx.x selects the slots (Place), blockIdx.y the range. stages: number of stages of the ring. kMixed:
+// rows have stream lengths of their own.
 template <int kWords, int kHeadDim, bool kValues, bool kMixed>
 __global__ void __launch_bounds__(kThreads, 1) WideProductsKernel(const __grid_constant__ WideArgs args, int stages) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(256) uint8_t ring_memory[];
   using Multiplier =
       std::conditional_t<kValues, ValueConsumer<kWords, kHeadDim, kMixed>, ScoreConsumer<kWords, kMixed>>;
-  // Positions of a block of keys or values; ranges of blocks of threads are cut at multiples of it.
+  // Positions of one block of keys or values; args.range is a multiple of it.
   constexpr int kStep = kValues ? kWideValues : kWideKeys;
-  // Stages of q k for one block of keys.
+  // q k: stages of one block of keys.
   constexpr int kSteps = kHeadDim / 16;
   __shared__ Slot slots[kWideSlots];
   if (threadIdx.x < kWideSlots) slots[threadIdx.x] = Place(args).At(args, static_cast<int>(threadIdx.x));
@@ -412,8 +418,7 @@ __global__ void __launch_bounds__(kThreads, 1) WideProductsKernel(const __grid_c
     FenceBarrierInit();
   }
   __syncthreads();
-  // By a shuffle from one lane, so that the compiler knows that the role and all loops over stages are uniform in a
-  // warp.
+  // The shuffle from lane 0 tells the compiler that the warp's role and all its loops over stages are uniform.
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   if (warp >= kConsumers / 32) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kProducerRegisters));

@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which codes of probabilities p v multiplies, and which codes a row lists. Included by rows.cu alone.
+// Decides which codes of probabilities p v multiplies, and which are listed for outputs.cu to add. Included by rows.cu
+// alone.
 #pragma once
 
 #include "kernels/cuda/attention/hopper/row_stages.cuh"
 
 namespace stoch::cuda {
 
-// Codes of a warp's row before they go to memory. A code is relative to the row's largest probability, so the
-// thermometers of most codes end in the first of their words. In a long row, the few codes whose thermometers are
-// longer ("beyond" the first word) are listed (WideArgs::lists), so that p v multiplies first words alone. Where such
-// codes are many, their blocks of kWideValues positions are flagged kAllWords instead.
+// Takes the codes of a warp's row before they are stored, and lists or flags the large ones. A code is relative to the
+// row's largest probability, so the thermometers of most codes end in the first of their words. In a long row, the few
+// codes whose thermometers are longer ("beyond" the first word) are listed (WideArgs::lists), so that p v multiplies
+// first words alone. Blocks of kWideValues positions with too many such codes are flagged kAllWords instead.
 class RowCodes {
  public:
-  // Codes are listed only from lanes with at most kMostOfLane codes beyond (of kRowEach), and if at most kMostLanes
-  // lanes of the warp have any.
+  // A lane's codes beyond the first word are listed only if it has at most kMostOfLane of them (of kRowEach codes), and
+  // at most kMostLanes lanes of the warp do so.
   static constexpr int kMostOfLane = 2;
   static constexpr int kMostLanes = 8;
 
   // list: [kWideListed]; null: nothing is listed, and p v multiplies all words. needed: flags of the tile and head
-  // (WideArgs::needed) from position `first` on, in shared memory. add: per byte the number that lifts exactly the
-  // codes beyond the first word to 128 or more.
+  // (WideArgs::needed) from position `first` on, in shared memory. add: four equal bytes; added to a code, such a byte
+  // sets bit 7 exactly if the code is beyond the first word.
   __device__ __forceinline__ RowCodes(uint32_t* list, uint32_t* needed, int first, uint32_t add)
       : list_(list), needed_(needed), first_(first), add_(add) {}
 
@@ -66,7 +67,7 @@ class RowCodes {
     }
     return codes;
   }
-  // number of listed codes of the row
+  // Number of codes that the row has listed so far.
   __device__ __forceinline__ int count() const { return count_; }
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prefetch of counts and scales into shared memory for the softmax of a block's rows. Included by rows.cu and
+// Prefetches counts and scales into shared memory for the softmax of a block's rows. Included by rows.cu and
 // row_codes.cuh.
 #pragma once
 
@@ -14,12 +14,12 @@ inline constexpr int kRowWarps = 8;             // warps of a block, each with o
 inline constexpr int kRowEach = 8;              // neighbouring positions that a lane takes at a time
 inline constexpr int kRowStep = 32 * kRowEach;  // positions that a warp takes at a time
 
-// Two passes over the positions of a block's rows, in stages of kPositions. Counts are double-buffered: each lane
-// copies the counts that it reads itself, a stage ahead. Scales are shared by all warps, which take turns to load them;
-// warps may be up to two stages apart, so scales have three buffers.
+// Brings the positions of a block's rows into shared memory twice, for two passes, in stages of kPositions. Counts are
+// double-buffered: each lane copies the counts that it reads itself, a stage ahead. Scales are shared by all warps,
+// which take turns to load them; warps may be up to two stages apart, so scales have three buffers.
 class RowStages {
  public:
-  // Times kRowStep positions of a stage.
+  // Steps of kRowStep positions in a stage.
   static constexpr int kSteps = 4;
   static constexpr int kPositions = kSteps * kRowStep;
   static constexpr uint32_t kCountBuffers = 2;
@@ -40,12 +40,13 @@ class RowStages {
     const uint4* counts;
     const float* k;
     const float* v;
-    // Goes on to the next step.
+    // Advances to the next step.
     __device__ __forceinline__ void Advance() { counts += kRowWarps * 32, k += kRowStep, v += kRowStep; }
   };
 
-  // For positions [begin, end), multiples of kKeyBlock. counts: position 0 of the warp's row; k, v: scales of position
-  // 0 of the sequence. Called by all threads of the block; contains a barrier.
+  // Starts the copies of the first stage of positions [begin, end), both multiples of kKeyBlock. counts: count of
+  // position 0 of the warp's row; k, v: scales of position 0 of the sequence. Called by all threads of the block;
+  // contains a barrier.
   __device__ __forceinline__ RowStages(Shared& shared, const int16_t* counts, const float* k, const float* v, int begin,
                                        int end)
       : shared_(shared), counts_(counts), k_(k), v_(v), begin_(begin), end_(end), next_(begin) {
@@ -58,8 +59,8 @@ class RowStages {
     Ask();
   }
 
-  // The next stage of the warp; after the last stage comes the first again. The memory of the stage before is given
-  // back. Called by all lanes. Requires: is_last is true exactly for the last call of the warp.
+  // Waits for the warp's next stage and returns it; after the last stage comes the first again. Releases the scales of
+  // the previous stage. Called by all lanes. Requires: is_last is true exactly for the last call of the warp.
   __device__ __forceinline__ Stage Next(bool is_last) {
     const uint32_t counts = stage_ % kCountBuffers;
     const uint32_t buffer = buffer_;

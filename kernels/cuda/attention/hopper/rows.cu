@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax of wide tiles: counts of q k become codes of the probabilities, a warp per row.
+// Softmax of wide tiles: turns counts of q k into codes of probabilities, one warp per row.
 //
 // Two passes go over the 16-bit counts of a row. The first sums the exponentials with the bits that
 // kernels/math/reduce.h defines, and notes the few positions whose p s_v may be the largest. The second only needs
 // levels: it computes scores in two operations, exponentials and quotients with the fast units, bounds the level from
 // above and below, and computes the level exactly where the two bounds differ.
 //
-// Where positions are dealt over devices, codes replace counts in memory (ReplacesScores): the code of position t is a
-// byte of the count of position t / 2, which is in shared memory by then (row_stages.cuh).
+// If positions are dealt over devices, codes overwrite counts in memory (ReplacesScores): the code of position t takes
+// a byte of the count of position t / 2, which has been copied to shared memory before (row_stages.cuh).
 #include "kernels/cuda/attention/hopper/row_codes.cuh"
 #include "kernels/cuda/attention/hopper/wide.h"
 #include "kernels/cuda/base/cuda_check.h"
@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kBlocksPerSm = 3;  // blocks per SM; leaves 80 registers a thread
 static_assert(kRowStep == kRowLanes);
-// Candidates for the largest weight that a row can note.
+// Capacity of a row's list of candidates for the largest weight.
 constexpr int kCandidates = 64;
 // A product e s_v below kNearly times the largest product cannot belong to the largest weight (e / sum) s_v: rounding
 // changes the order only of products that are closer than 2^-20.
@@ -31,7 +31,7 @@ constexpr float kNearly = 1.0f - 0x1p-20f;
 // 1.5 * 2^23: a float plus kMagic is rounded to an integer, which stands in the low bits of the sum.
 constexpr float kMagic = 12582912.0f;
 
-// A warp's view of its row; pointers are at position 0 of the sequence.
+// The row that a warp works on. Pointers are to position 0 of the sequence.
 struct Row {
   const int16_t* counts;
   const float* k_scales;
@@ -44,7 +44,7 @@ struct Row {
 };
 constexpr uint32_t kExponent = 0x4b00;  // upper 16 bits of the float 2^23
 
-// Counts and scales of K of kRowEach positions from t on.
+// Counts and key scales of the kRowEach positions from t on.
 struct Positions {
   uint4 counts;
   float k[kRowEach];
@@ -58,7 +58,7 @@ struct Positions {
     to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
     to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
   }
-  // The count of position t + e as a float, made by byte permutation instead of a conversion.
+  // Returns the count of position t + e as a float, made by byte permutation instead of a conversion.
   template <int e>
   __device__ __forceinline__ float Count(const Row& row) const {
     const uint32_t word = (e / 2 == 0   ? counts.x
@@ -68,7 +68,7 @@ struct Positions {
                           0x80008000u;
     return __uint_as_float(__byte_perm(word, row.exponent, e % 2 == 0 ? 0x5410 : 0x5432)) - 8421376.0f;  // 2^23 + 2^15
   }
-  // The score of position t + e less the row's largest score.
+  // Returns the score of position t + e minus the row's largest score.
   template <int e>
   __device__ __forceinline__ float Below(const Row& row) const {
     const float score = ((Count<e>(row) * row.gain) * (row.q_scale * k[e])) * row.inv_sqrt;
@@ -76,7 +76,7 @@ struct Positions {
   }
 };
 
-// Exp(x) for x <= 0 with the bits of Exp; NaN gives more than 1e30.
+// Returns Exp(x) for x <= 0, with the same bits as Exp; for NaN a number above 1e30.
 __device__ __forceinline__ float ExpBelow(float x) {
   const float shifted = x * 1.44269504f + kMagic;
   const float rest = ExpRest(x, shifted - kMagic);
@@ -91,8 +91,8 @@ __device__ __forceinline__ float WarpMax(float value) {
   return value;
 }
 
-// Folds the kRowLanes lanes of the softmax sum in the order of kernels/math/reduce.h, in every thread of the warp:
-// thread l has lanes 8 l .. 8 l + 7.
+// Returns, in every thread of the warp, the sum of all kRowLanes lanes, folded in the order of kernels/math/reduce.h.
+// Thread l passes lanes 8 l .. 8 l + 7 in x.
 __device__ __forceinline__ float FoldRow(float (&x)[kRowEach]) {
 #pragma unroll
   for (int s = 16; s > 0; s /= 2) {
@@ -107,15 +107,16 @@ __device__ __forceinline__ float FoldRow(float (&x)[kRowEach]) {
   return __shfl_sync(~0u, x[0], 0);
 }
 
-// Exponentials e and scales s_v of the positions whose product e s_v is nearly the largest of the row.
+// List of (e, s_v), exponential and value scale, of the positions whose product e s_v may belong to the row's largest
+// weight.
 struct Candidates {
   float2* list;  // [kCandidates] (e, s_v) in shared memory of the warp
-  // Candidates so far; more than kCandidates: the list is incomplete.
+  // Candidates found so far; if more than kCandidates, the list is incomplete.
   int count = 0;
   float best = -1.0f;
   float bound = -1.0f;  // products up to this one cannot be the largest
 
-  // Adds the products of the warp that are above `bound`, after raising `bound`. largest: the lane's largest product.
+  // Raises `bound` by the warp's products, then lists those above it. largest: the largest of this lane's products.
   __device__ __forceinline__ void Note(const float (&product)[kRowEach], const float (&e)[kRowEach],
                                        const float (&v)[kRowEach], float largest) {
     best = fmaxf(best, WarpMax(largest));
@@ -129,7 +130,7 @@ struct Candidates {
       count += __popc(here);
     }
   }
-  // The largest weight (e / sum) s_v, in every lane; negative if the list is incomplete.
+  // Returns the largest weight (e / sum) s_v in every lane, or a negative number if the list is incomplete.
   __device__ float Largest(float sum) const {
     if (count > kCandidates) return -1.0f;
     __syncwarp();
@@ -141,7 +142,8 @@ struct Candidates {
   }
 };
 
-// First pass: the softmax sum and the candidates of a row. kFull: the row sees all kRowEach positions of every lane.
+// First pass over a row: adds exponentials to the lanes of the softmax sum and notes candidates. kFull: the row sees
+// all kRowEach positions of every lane.
 struct FirstPass {
   float lanes[kRowEach] = {};
   Candidates candidates;
@@ -171,7 +173,7 @@ struct FirstPass {
   }
 };
 
-// The largest weight, by computing every weight of the row: for rows with too many candidates.
+// Returns the row's largest weight by computing every weight; called if the list of candidates cannot tell.
 __device__ __noinline__ float LargestWeight(const Row& row, float sum) {
   float largest = 0.0f;
   const int begin = row.first / kRowStep * kRowStep;
@@ -205,7 +207,7 @@ __device__ __forceinline__ float MetricOf(const LengthView& rule, const Row& row
   return SignedMetric(rule, largest, Sqrt(FoldRow(squares)));
 }
 
-// Second pass: levels from counts.
+// Second pass over a row: computes levels from counts.
 struct Quantizer {
   float sum;
   float scale;
@@ -229,12 +231,12 @@ struct Quantizer {
     more = 1.0f + d;
     less = 1.0f - d;
   }
-  // The level as the definition has it. below: the score less the largest; v: the value's scale.
+  // Returns the level, computed as it is defined. below: the score minus the row's largest; v: the value's scale.
   __device__ __forceinline__ uint32_t Exact(float below, float v) const {
     return static_cast<uint32_t>(BipolarLevel(ExpBelow(below) / sum * v, scale, q_max));
   }
-  // An upper and a lower bound of the level, each in the low bits of a float's word (kMagic); the level is certain if
-  // they are equal.
+  // Sets *high and *low to an upper and a lower bound of the level, each in the low bits of a float's word (kMagic). If
+  // they are equal, they are the level.
   __device__ __forceinline__ void Bounds(float count, float k, float v, uint32_t* high, uint32_t* low) const {
     float e;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(Fma(count * per_count, k, -largest)));
@@ -244,8 +246,8 @@ struct Quantizer {
   }
 };
 
-// Ranks of the levels of kRowEach positions from t on (a multiple of kRowEach) at the stream length of `table`. packed:
-// the levels, a byte each.
+// Returns the ranks of kRowEach levels at the stream length of `table`, for positions from t on (a multiple of
+// kRowEach). packed: the same levels, a byte each.
 __device__ __forceinline__ uint2 RanksOf(const RankTable& table, const uint32_t (&level)[kRowEach], const uint2& packed,
                                          int t) {
   if (table.ranks == nullptr) return make_uint2(DirectRanks<4>(packed.x).packed, DirectRanks<4>(packed.y).packed);
@@ -261,8 +263,8 @@ __device__ __forceinline__ uint2 RanksOf(const RankTable& table, const uint32_t 
   return make_uint2(ranks[0], ranks[1]);
 }
 
-// Codes of kRowEach positions from t on, 0 at positions that the row does not see. kFull: the row sees all of them.
-// kMixed: codes are ranks.
+// Returns the codes of kRowEach positions from t on, 0 at positions that the row does not see. kFull: the row sees all
+// of them. kMixed: codes are ranks.
 template <bool kFull, bool kMixed>
 __device__ __forceinline__ uint2 Codes(const Row& row, const Quantizer& quantizer, const RankTable& table, int t,
                                        const RowStages::Stage& step) {
@@ -296,7 +298,8 @@ __device__ __forceinline__ uint2 Codes(const Row& row, const Quantizer& quantize
   return packed;
 }
 
-// Softmax and codes of the block's rows, a warp per row: both passes, the scale, and in kMixed the stream length.
+// Runs both passes for the block's rows, one warp per row, and writes the codes and scale of the probabilities, the
+// lists, and in kMixed the stream length. needed: flags in shared memory, from RowCodes.
 template <bool kMixed>
 __device__ __forceinline__ void WriteRows(const WideArgs& args, const QueryTile& tile, RowStages::Shared& shared,
                                           float2* candidates, uint32_t* needed) {
@@ -398,8 +401,8 @@ __device__ __forceinline__ void WriteRows(const WideArgs& args, const QueryTile&
   if (is_row && args.lists != nullptr && lane == 0) args.listed[row_index] = row_codes.count();
 }
 
-// Launched with a block per (kRowWarps rows of a tile, head of the round, tile), a warp per row. Combines the flags
-// `needed` of the block's rows in shared memory.
+// Turns counts into codes (WriteRows). Launched with a block per (kRowWarps rows of a tile, head of the round, tile), a
+// warp per row. The block collects the flags of its rows in shared memory, then ors them into args.needed.
 template <bool kMixed>
 __global__ void __launch_bounds__(kRowWarps * 32, kBlocksPerSm) WideSoftmaxKernel(const WideArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams of K and V for the wide tiles, the bits that q k and p v read as their B operands; also scales, and codes of
-// V.
+// Writes the bitstreams of K and V that q k and p v of wide tiles read as B operands, and copies scales and the codes
+// of V.
 #include <algorithm>
 
 #include "kernels/cuda/attention/hopper/wide.h"
@@ -10,14 +10,15 @@
 namespace stoch::cuda {
 namespace {
 
-// Blocks of positions that a thread block visits at most; all of them read the same part of the stream table.
+// Maximum number of key blocks (kKeyBlock positions) per thread block. All of them read the same part of the stream
+// table.
 constexpr int kMostAtOnce = 8;
-// Thread blocks that an SM should have before thread blocks visit several blocks of positions.
+// Thread blocks per SM to reach before thread blocks are given more than one key block.
 constexpr int kBlocksOfAnSm = 8;
 
-// Looks up the streams of 16 codes, one column of a stage. codes[c]: the four codes of lane c of a quad; code j is that
-// of dimension (in p v: position) first + c * step + j, whose mask selects the stream. Calls store(j, words) with word
-// w of the stream of code j of lane c in words[w][c]. A negative code's stream is complemented.
+// Looks up the streams of 16 codes, which form one column of a stage. codes[c]: the four codes of lane c of a quad;
+// code j is that of dimension (in p v: position) first + c * step + j, whose mask selects the stream. Calls store(j,
+// words) with word w of the stream of code j of lane c in words[w][c]. A negative code's stream is complemented.
 template <int kWords, typename Store>
 __device__ __forceinline__ void StreamsOf(const ScTables& tables, const uint32_t* swapped, const uint32_t (&codes)[4],
                                           int first, int step, const Store& store) {
@@ -43,7 +44,7 @@ __device__ __forceinline__ void StreamsOf(const ScTables& tables, const uint32_t
   }
 }
 
-// One column of a unit: a word for each lane of a quad.
+// Packs one column of a unit: a word for each lane of a quad.
 __device__ __forceinline__ uint4 Unit(const uint32_t (&words)[4]) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
@@ -72,8 +73,9 @@ __device__ __forceinline__ void StoreKeys(const ScTables& tables, const uint32_t
   to[(4 * kWords + 1) * kWideKeys] = Unit(rest);
 }
 
-// Writes column `column` of one part of a block of kWideValues values (WideArgs::v_first, v_others). A block has two
-// halves, a half two parts of 16 positions. v_first or v_others null: that array is not written.
+// Writes column `column` (a channel) of one part of a block of kWideValues values to v_first and v_others (laid out as
+// in WideArgs). A block has two halves, each with two parts of 16 positions. v_first or v_others null: that array is
+// not written.
 template <int kWords, int kColumns>
 __device__ __forceinline__ void StoreValues(const WideArgs& args, const uint32_t (&codes)[4], int first, int part,
                                             int64_t block, int column, uint8_t* v_first, uint8_t* v_others) {
@@ -100,14 +102,14 @@ __device__ __forceinline__ void StoreValues(const WideArgs& args, const uint32_t
                     });
 }
 
-// Units of a stage of keys.
+// Number of units in a stage of keys.
 template <int kWords>
 inline constexpr int kUnits = 4 * kWords + 2;
 
-// Streams of 16 dimensions of up to at_once blocks of kWideKeys keys of a sequence, a thread per key; the block of the
-// first 16 dimensions also copies scales of keys and values. kAgain: only blocks of keys that words of values have
-// overwritten, without scales.
-// Launched with a grid (pieces of a sequence x head_dim / 16, KV heads of the round, sequences of the batch).
+// Writes the streams of 16 dimensions of K for up to at_once key blocks (kWideKeys keys each) of a sequence, one thread
+// per key. Thread blocks of the first 16 dimensions also copy the scales of K and V and raise v_max. kAgain: rewrites
+// only key blocks whose streams were overwritten by words of V (WideArgs::replaced), and copies no scales. Launched
+// with a grid (pieces of a sequence x head_dim / 16, KV heads of the round, sequences of the batch).
 template <int kWords, bool kAgain>
 __global__ void __launch_bounds__(kWideKeys) KeyStreamsKernel(const WideArgs args, int first_sequence, int at_once) {
   const KvView& kv = args.attention.kv;
@@ -152,9 +154,9 @@ __global__ void __launch_bounds__(kWideKeys) KeyStreamsKernel(const WideArgs arg
   }
 }
 
-// Codes of channel `column` of part `part` of the kWideValues values from `block` on. Lane c of a quad gets positions
-// 16 c + 4 part .. 16 c + 4 part + 3, so that the codes of p that the lane needs for all four parts are 16 consecutive
-// bytes of a row.
+// Loads the codes of channel `column` in part `part` of the kWideValues values from position `block` on. Lane c of a
+// quad gets positions 16 c + 4 part .. 16 c + 4 part + 3, so that the codes of p that the lane needs for all four parts
+// are 16 consecutive bytes of a row.
 __device__ __forceinline__ void LoadValues(const KvView& kv, const PassSequence& sequence, const int32_t* pages,
                                            int head, int block, int part, int column, uint32_t (&codes)[4]) {
 #pragma unroll
@@ -168,9 +170,9 @@ __device__ __forceinline__ void LoadValues(const KvView& kv, const PassSequence&
   }
 }
 
-// Streams and codes of one part of up to at_once * kKeyBlock values of a sequence, a thread per channel. If the other
-// words share memory with the streams of keys, writes first words alone.
-// Launched with a grid (pieces of a sequence x 4 parts, KV heads of the round, sequences of the batch).
+// Writes the streams and codes of one part (a quarter) of up to at_once * kKeyBlock values of a sequence, one thread
+// per channel. If v_others shares memory with k_streams, writes only the first word of each stream. Launched with a
+// grid (pieces of a sequence x 4 parts, KV heads of the round, sequences of the batch).
 template <int kWords, int kColumns>
 __global__ void __launch_bounds__(kColumns) ValueStreamsKernel(const WideArgs args, int first_sequence, int at_once) {
   const KvView& kv = args.attention.kv;
@@ -198,8 +200,8 @@ __global__ void __launch_bounds__(kColumns) ValueStreamsKernel(const WideArgs ar
   }
 }
 
-// Whether any tile of the group needs all words of values t .. t + kWideValues - 1 of a sequence and KV head. Called by
-// all threads of a block; contains a barrier.
+// Returns whether any tile of the group needs all words of the streams of values t .. t + kWideValues - 1 of a sequence
+// and KV head. Called by all threads of a block; contains a barrier.
 template <int kThreads>
 __device__ __forceinline__ bool NeedsOthers(const WideArgs& args, int sequence, int kv_head, int t) {
   bool needs = false;
@@ -213,10 +215,10 @@ __device__ __forceinline__ bool NeedsOthers(const WideArgs& args, int sequence, 
   return __syncthreads_or(static_cast<int>(needs)) != 0;
 }
 
-// Writes the other words of a block of kWideValues values if the group needs them, and flags the blocks of keys that
-// they overwrite in args.replaced. key_block_bytes: bytes of the streams of kWideKeys keys.
-// Launched with a grid (blocks of kWideValues values, KV heads of the round, sequences of the batch), a thread per
-// channel.
+// Writes all words but the first of a block of kWideValues values to v_others if the group needs them, and sets
+// args.replaced for the key blocks whose streams they overwrite. key_block_bytes: bytes of the streams of kWideKeys
+// keys. Launched with a grid (blocks of kWideValues values, KV heads of the round, sequences of the batch), a thread
+// per channel.
 template <int kWords, int kColumns>
 __global__ void __launch_bounds__(kColumns)
     OtherWordsKernel(const WideArgs args, int first_sequence, int64_t key_block_bytes) {
@@ -248,7 +250,7 @@ int KeyBlockBytes(const WideArgs& args) {
 }
 
 // Launches `kernel` with a grid (pieces of a sequence x parts, KV heads, sequences). A piece is at_once blocks of
-// kKeyBlock positions, as many as leave each SM kBlocksOfAnSm thread blocks.
+// kKeyBlock positions, at most kMostAtOnce, chosen so that each SM still gets about kBlocksOfAnSm thread blocks.
 template <typename Kernel>
 void LaunchPieces(DeviceContext& ctx, const WideArgs& args, const TileBatch& batch, Kernel* kernel, int parts,
                   int threads) {

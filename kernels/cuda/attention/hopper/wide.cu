@@ -13,12 +13,12 @@ namespace {
 // Positions that a tile sees, rounded up to kKeyBlock.
 int64_t PaddedLength(const QueryTile& tile) { return (int64_t{tile.length()} + kKeyBlock - 1) / kKeyBlock * kKeyBlock; }
 
-// Runs one group of tiles of a round: q k, softmax, p v, outputs.
+// Runs q k, softmax, p v and outputs for one group of tiles of a round.
 void RunGroup(DeviceContext& ctx, const AttentionShape& shape, const WidePlan& plan, WideArgs args,
               const TileBatch& batch) {
   const int64_t rows = int64_t{args.num_tiles} * args.kv_heads * args.attention.group * kQueryTile;
-  // Positions that any tile of a block sees. The tiles of a block are neighbours in a sequence, and their FirstKept
-  // differ by at most kRowLanes from one tile to the next.
+  // Upper bound of the positions that the tiles of one block see together. The tiles of a block are neighbours in a
+  // sequence, and their FirstKept differ by at most kRowLanes from one tile to the next.
   const int64_t seen = std::min(args.stride + (plan.tiles - 1) * int64_t{kRowLanes}, args.longest);
   const WideGroupPlan group = PlanWideGroup(ctx.traits, shape, plan, args.num_tiles, args.kv_heads, args.stride, seen);
   const bool lists = group.sums == WideSums::kLists;
@@ -52,7 +52,8 @@ void RunGroup(DeviceContext& ctx, const AttentionShape& shape, const WidePlan& p
   if (sums) LaunchWideOutputs(ctx, args);
 }
 
-// Runs a batch. lengths: null if all rows have one stream length.
+// Runs a batch: rounds of KV heads, and in each round groups of tiles. lengths: null if all rows have one stream
+// length.
 void Run(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const WidePlan& plan,
          const ScOperands& operands, const WideLengths* lengths, const TileSet& tiles, const TileBatch& batch) {
   const auto end = static_cast<size_t>(batch.first_tile + batch.num_tiles);

@@ -15,9 +15,9 @@ namespace {
 
 constexpr int kThreads = kRowLanes;
 constexpr int kWarps = kThreads / 32;
-constexpr int kRounds = 64;             // DealtLanesKernel: exponentials per lane that are in shared memory at a time
-constexpr int kWeightPositions = 2048;  // positions of a block of DealtWeightsKernel
-constexpr int kAdmitPositions = 1024;   // positions of a block of DealtAdmitKernel
+constexpr int kRounds = 64;  // DealtLanesKernel: exponentials per lane that it holds in shared memory at a time
+constexpr int kWeightPositions = 2048;  // local positions that a block of DealtWeightsKernel takes
+constexpr int kAdmitPositions = 1024;   // local positions that a block of DealtAdmitKernel takes
 constexpr int kProductPositions = kThreads;
 
 // Fills `queries` with the rows of the pass, a thread per row.
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads)
   queries[i] = query;
 }
 
-// Row (blockIdx.z) and query head (blockIdx.y) of a block, and where their scratch is. index: HeadIndex.
+// A block's row (blockIdx.z) and query head (blockIdx.y), their HeadIndex, page table and scores in scratch.
 struct RowHead {
   SplitRow row;
   int head = 0;
@@ -57,8 +57,8 @@ __device__ __forceinline__ RowHead RowHeadOf(const DealtArgs& args) {
   return at;
 }
 
-// q k by look-ups in the count table. Grid: x is kProductPositions local positions, y a query head, z a row, with a thread
-// per local position. Writes scores, and raises this device's score_max to the largest.
+// Computes q k by look-ups in the count table, writes the scores, and raises this device's score_max to the largest.
+// Grid: x is kProductPositions local positions (a thread each), y a query head, z a row.
 __global__ void __launch_bounds__(kThreads) DealtScoresKernel(const DealtArgs args) {
   __shared__ uint32_t codes[64];
   __shared__ float reduce[kWarps];
@@ -128,9 +128,10 @@ __global__ void __launch_bounds__(kThreads) DealtAdmitKernel(const DealtArgs arg
   if (tid == 0) atomicMax(args.shares[args.index].score_max + at.index, OrderedWord(most));
 }
 
-// Exponentials and their lane sums. Grid: x is 32 of this device's lanes, y a query head, z a row. All warps of a block
-// compute exponentials, and warp 0 adds them in the order of positions. kDilated: a score of -inf was not admitted and
-// gives 0, and another exponential is multiplied by the number of pairs that admit its position.
+// Replaces scores by exponentials and writes the lanes of their sum. Grid: x is 32 of this device's lanes, y a query
+// head, z a row. All warps of a block compute exponentials, and warp 0 adds them in the order of positions. kDilated: a
+// score of -inf was not admitted and gives 0, and another exponential is multiplied by the number of pairs that admit
+// its position.
 template <bool kDilated>
 __global__ void __launch_bounds__(kThreads) DealtLanesKernel(const DealtArgs args) {
   __shared__ float tile[kRounds][32];
@@ -185,8 +186,8 @@ __global__ void __launch_bounds__(kThreads) DealtLanesKernel(const DealtArgs arg
   if (warp == 0) args.shares[args.index].lanes[at.index * lanes + own] = sum;
 }
 
-// Weights (probability times scale of the value) from exponentials, and the largest of them into this device's
-// weight_max. Grid: x is kWeightPositions local positions, y a query head, z a row.
+// Replaces exponentials by weights (probability times the value's scale), and raises this device's weight_max to the
+// largest. Grid: x is kWeightPositions local positions, y a query head, z a row.
 __global__ void __launch_bounds__(kThreads) DealtWeightsKernel(const DealtArgs args) {
   __shared__ float reduce[kRowLanes];
   const RowHead at = RowHeadOf(args);
@@ -217,8 +218,8 @@ __global__ void __launch_bounds__(kThreads) DealtWeightsKernel(const DealtArgs a
   if (tid == 0) atomicMax(args.shares[args.index].weight_max + at.index, FloatToBits(most));
 }
 
-// p v by look-ups in the count table, added to this device's shared sums. Grid: x is kProductPositions local positions,
-// y a query head, z a row, a thread per dimension of the head.
+// Computes p v by look-ups in the count table and adds it to the sums in this device's share. Grid: x is
+// kProductPositions local positions, y a query head, z a row; thread d takes dimension d of the head.
 __global__ void __launch_bounds__(kThreads) DealtValuesKernel(const DealtArgs args) {
   __shared__ uint8_t levels[kProductPositions];
   const RowHead at = RowHeadOf(args);

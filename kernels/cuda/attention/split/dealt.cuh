@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How kernels read dealt rows (../dealt.h): the cache of this device's stripe by local position, the index of a
-// position among those that the device owns; and words that other devices wrote.
+// How kernels read dealt rows (../dealt.h): the cache of this device's stripe, indexed by local position (the
+// position's index among those that the device owns), and words that other devices wrote.
 #pragma once
 
 #include <type_traits>
@@ -12,8 +12,8 @@
 
 namespace stoch::cuda {
 
-// Returns the first position of the segments of dilated attention that hold `position`, the smallest over all pairs.
-// Requires: pairs.count > 0.
+// Returns the smallest position that shares a segment of dilated attention with `position`, over all pairs. Requires:
+// pairs.count > 0.
 __device__ __forceinline__ int FirstSegment(const DilatedPairs& pairs, int position) {
   int first = position;
 #pragma unroll 1
@@ -34,7 +34,7 @@ __device__ __forceinline__ SplitRow RowAt(const DealtArgs& args, int index) {
   return at;
 }
 
-// KV cache of this device's stripe, addressed by local position. A page of the pass has 1 << local_shift positions of
+// KV cache of this device's stripe, indexed by local position. A page of the pass has 1 << local_shift positions of
 // this device, and 1 << count_shift pages of the pass share one page of the cache.
 struct DealtKv : KvView {
   int32_t local_shift = 0;
@@ -55,8 +55,8 @@ __device__ __forceinline__ KvPlace PlaceOf(const DealtKv& kv, const int32_t* pag
 
 __device__ __forceinline__ int AbsoluteOf(const DealtArgs& args, int t) { return args.stripe.Absolute(t); }
 
-// Loads a word that another device wrote, or that was copied on its behalf, before an event that this kernel's stream
-// has waited for.
+// Loads a word that another device wrote, or that was copied from it. Requires: this kernel's stream has waited for an
+// event recorded after the write.
 __device__ __forceinline__ uint32_t LoadShared(const uint32_t* from) {
   uint32_t word;
   asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
@@ -76,8 +76,8 @@ __device__ __forceinline__ float LargestWeight(const DealtArgs& args, int64_t in
   return BitsToFloat(bits);
 }
 
-// Quantized queries of a row from query head `head` on, in memory of the device that owns the row: codes `words`
-// [heads][head_dim / 4] and `scales` [heads].
+// Addresses of a row's quantized queries, in memory of the device that owns the row: codes `words` [heads][head_dim /
+// 4] and `scales` [heads]. CodesOf returns them from query head `head` on.
 struct DealtQueryCodes {
   const uint32_t* words;
   const float* scales;
@@ -90,8 +90,8 @@ __device__ __forceinline__ DealtQueryCodes CodesOf(const DealtArgs& args, const 
   return {share.words + vector * (args.attention.kv.head_dim / 4), share.scales + vector};
 }
 
-// Launches a kernel of single rows. With DealtArgs it launches without PDL (programmatic dependent launch), because
-// such a kernel waits for events of other devices and not for the previous kernel.
+// Launches a kernel of single rows with PDL (programmatic dependent launch); with DealtArgs without PDL, because the
+// kernel's stream waits for events of other devices, not only for the previous kernel.
 template <typename Args>
 void LaunchRows(DeviceContext& ctx, void (*kernel)(const Args), int blocks, int threads, int64_t shared_bytes,
                 const Args& args) {

@@ -14,7 +14,7 @@ struct DealtArgs : SplitArgs, DealtRowsView {
   DilatedPairs pairs;
 };
 
-// scores.cu and values.cu: the products q k and p v of dealt rows, if their route is AttentionRoute::kDealtSplit.
+// scores.cu, values.cu: q k and p v of dealt rows whose route is AttentionRoute::kDealtSplit.
 void LaunchSplitScores(DeviceContext& ctx, const SplitPlan& plan, const DealtArgs& args);
 void LaunchSplitValues(DeviceContext& ctx, const SplitPlan& plan, const DealtArgs& args);
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Both products of the split kernels in fp32, over keys and values in fp32 or fp16, summed in the contract's order
-// (kernels/math/reduce.h). q k: half a warp computes a dot product, and its threads are the 16 lanes of the sum. p v: a
-// block owns one lane, the positions t with one value of t mod kDotLanes, for its query heads of one KV head.
+// The products q k and p v of the split kernels without SC: fp32 arithmetic over keys and values in fp32 or fp16,
+// summed in the order of kernels/math/reduce.h. q k: half a warp computes a dot product, and its threads are the 16
+// lanes of the sum. p v: a block owns one lane, the positions t with one value of t mod kDotLanes, for its query heads
+// of one KV head.
 #include "kernels/cuda/attention/split/work.cuh"
 #include "kernels/cuda/device/element.cuh"
 #include "kernels/cuda/runtime/launch.h"
@@ -13,10 +14,10 @@ namespace {
 
 constexpr int kScoreThreads = 256;
 constexpr int kScoreWarps = kScoreThreads / 32;
-constexpr int kHalfWarps = 2 * kScoreWarps;  // half warps of a block: positions that it takes at a time
+constexpr int kHalfWarps = 2 * kScoreWarps;  // half warps in a block, which take one position each at a time
 constexpr int kValueThreads = 128;
 constexpr int kMaxHeads = kSplitExactHeads;
-// Positions of a lane of the sum whose probabilities are staged in shared memory at a time.
+// Positions of one lane whose probabilities are staged in shared memory at a time.
 constexpr int kPositions = 32;
 
 // Writes the largest score of a part for each of the block's heads to scratch.score_max, and zeroes the counter of
@@ -41,8 +42,9 @@ __device__ __forceinline__ void FinishPart(const SplitArgs& args, const SplitRow
   __syncthreads();
 }
 
-// Scores q k into scratch.scores. Grid: args.score_blocks blocks, which take parts of contexts in steps of the grid;
-// half a warp computes one position. kDims: dimensions per thread. T: type of keys.
+// Writes the scores q k to scratch.scores and each part's maximum to scratch.score_max. Grid: args.score_blocks blocks
+// in a grid-stride loop over items, each a part of a row's context for the query heads of one block; half a warp
+// computes one position. kDims: dimensions per thread. T: float or __half, the type of the keys.
 template <int kDims, typename T>
 __global__ void __launch_bounds__(kScoreThreads) SplitExactScoresKernel(const SplitArgs args) {
   __shared__ float of_warps[kScoreWarps][kMaxHeads];
@@ -107,9 +109,9 @@ __global__ void __launch_bounds__(kScoreThreads) SplitExactScoresKernel(const Sp
   }
 }
 
-// p v of rows in fp32. Grid: args.value_blocks blocks, which take items in steps of the grid: one lane of a row's sum
-// for the query heads of a block, a dimension per thread. The block that finishes the last lane folds the lanes and
-// writes the output. T: type of values.
+// Computes p v and writes the outputs. Grid: args.value_blocks blocks in a grid-stride loop over items, each one lane
+// of a row's sum for the query heads of one block, with a dimension per thread. The block that finishes the last lane
+// folds the lanes and writes the output. T: float or __half, the type of the values.
 template <typename T>
 __global__ void __launch_bounds__(kValueThreads) SplitExactValuesKernel(const SplitArgs args) {
   __shared__ float p[kMaxHeads][kPositions];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SC products of single rows on binary tensor cores. Operand A has thermometers of the codes of keys or values, from a
-// table in shared memory. Operand B has streams of queries or of weights (the quantized probabilities).
+// Building blocks for SC products of single rows on binary tensor cores. Operand A has thermometers of codes of K or V,
+// from a table in shared memory. Operand B has streams of queries, or of weights (the numbers that p v quantizes).
 //
 // The rows of a 16 x 8 tile are keys (q k) or dimensions of values (p v), the columns are query heads. Along the inner
 // dimension, each of the four lanes of a quad owns four of 16 dimensions (or positions), with all four words of a
@@ -17,7 +17,7 @@
 
 namespace stoch::cuda {
 
-inline constexpr int kCodes = 256;  // codes of a byte: a sign and 7 bits of level
+inline constexpr int kCodes = 256;  // number of codes: a code is a byte with a sign and 7 bits of level
 // Copies of the thermometer table, one for each group of four banks (16 bytes), so that a quarter warp has no bank
 // conflict.
 inline constexpr int kTableCopies = 8;
@@ -47,8 +47,8 @@ __device__ __forceinline__ void ByteMma32(int32_t (&d)[4], uint32_t a0, uint32_t
 // Returns 1 in every byte that holds a negative code, and 0 in the other bytes.
 __device__ __forceinline__ uint32_t NegativeBytes(uint32_t codes) { return codes >> 7 & 0x01010101u; }
 
-// Whether the rank of a level (the ones of its stream of 128 cycles) is the level itself below 64, and the level + 1
-// from 64 on. Then ranks need no table: OtherThermometer and MinusOnes compute them.
+// Whether the rank of a level (the number of ones in its stream) is the level if it is below 64, and the level + 1
+// otherwise, with streams of 128 cycles. Then ranks need no table: OtherThermometer and MinusOnes compute them.
 __host__ __device__ inline bool RanksBySum(const ScTables& tables) {
   return tables.direct_ranks && tables.stoc_len == 128;
 }

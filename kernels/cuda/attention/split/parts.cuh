@@ -14,8 +14,8 @@ namespace stoch::cuda {
 inline constexpr int kScoreHeads = 4;  // query heads in the 8 columns of a tile of q k, two columns each
 inline constexpr int kValueHeads = 8;  // query heads in the 8 columns of a tile of p v, one column each
 
-// Calls launch<kHeadDim, kN>() with the dimensions of a head and the tiles of 8 columns that the query heads of a block
-// take.
+// Calls launch<kHeadDim, kN>() with the head's dimensions (64 or 128) and the number of 8-column tiles that a block's
+// query heads need in q k.
 template <typename Launch>
 void DispatchHeads(const SplitArgs& args, const Launch& launch) {
   const bool one_tile = args.block_heads <= kScoreHeads;
@@ -26,14 +26,15 @@ void DispatchHeads(const SplitArgs& args, const Launch& launch) {
   }
 }
 
-// Queries of a block's heads in shared memory, as operands B of BinaryMma. Column 2 h of a tile has the streams of
+// The queries of a block's heads in shared memory, as operands B of BinaryMma. Column 2 h of a tile has the streams of
 // query head h in the dimensions where the head's code is positive, column 2 h + 1 the streams where the code is
 // negative, and 0 elsewhere. A score is the difference of the two columns, which are accumulators of one lane.
 template <int kHeadDim, int kN>
 struct QueryStreams {
   static constexpr int kGroups = kHeadDim / kGroupDims;
   uint4 streams[kN][kGroups][4][32];  // [tile][16 dimensions][byte of a word of codes][lane]
-  uint32_t bytes[kN][kGroups][32];    // [tile][16 dimensions][lane]: minus the ones of four streams, a byte each
+  // [tile][16 dimensions][lane]: minus the number of ones of four streams, a byte each
+  uint32_t bytes[kN][kGroups][32];
 };
 
 // Fills s with the streams of the queries in `codes`, [heads.count][kHeadDim] in global or shared memory; other heads
@@ -58,8 +59,8 @@ __device__ __forceinline__ void StageCodes(const SplitArgs& args, const uint8_t*
   }
 }
 
-// Addresses of a lane's keys, four neighbouring positions out of 32: `words` of codes, four dimensions each, and the
-// keys' four `scales`. KeysAt computes them for the 32 positions from `token` on.
+// Addresses of a lane's four keys (neighbouring positions) out of 32: of `words`, which have the codes of four
+// dimensions each, and of the keys' `scales`. KeysAt computes them for the 32 positions from `token` on.
 struct KeyPlaces {
   const uint32_t* words;
   const float* scales;
@@ -78,9 +79,8 @@ __device__ __forceinline__ uint4 LoadKeys(const KvView& kv, const KeyPlaces& at,
   return __ldcg(reinterpret_cast<const uint4*>(at.words + kv.KeyWord(group * 4)));
 }
 
-// Adds the products q k of kQuads times 32 positions over a group of 16 dimensions to `acc`, for bytes j to 3 of every
-// word of codes (the caller passes j = 0), and corrects for negative codes of keys (mma.cuh). Called by all lanes of a
-// warp.
+// Adds the products q k of 32 * kQuads positions in one group of 16 dimensions to `acc`, for bytes j to 3 of every word
+// of codes (the caller passes j = 0), and corrects for negative codes of keys (mma.cuh). Called by all lanes of a warp.
 template <int kHeadDim, int kN, int kQuads, int j = 0>
 __device__ __forceinline__ void AddGroup(const uint4 (&k)[kQuads], uint32_t table, const QueryStreams<kHeadDim, kN>& s,
                                          int group, int lane, int32_t (&acc)[kQuads][2][kN][4]) {
@@ -132,8 +132,8 @@ __device__ __forceinline__ uint32_t QuantizeWeights(const SplitArgs& args, const
   return levels;
 }
 
-// Streams of four weights in the order of words of thermometers (Reordered), and minus the ones of each stream, a byte
-// each.
+// Streams of four weights, their words in the order of the thermometer table (Reordered), and `bytes`, minus the number
+// of ones of each stream.
 struct Weights {
   uint4 streams[4];
   uint32_t bytes;
@@ -156,8 +156,8 @@ __device__ __forceinline__ Weights LoadWeights(const Args& args, int t, uint32_t
   return w;
 }
 
-// Loads a lane's values of 16 positions: words of the four positions from t on, for four neighbouring dimensions out of
-// every 32. t is a multiple of 4 that differs between the lanes of a quad.
+// Loads a lane's share of the values of 16 positions: the codes of positions t to t + 3, for four neighbouring
+// dimensions out of every 32. The lanes of a quad pass different t, multiples of 4.
 template <int kHeadDim, typename Kv>
 __device__ __forceinline__ void LoadValues(const Kv& kv, const int32_t* pages, int kv_head, int t, int length,
                                            uint4 (&v)[kHeadDim / 32]) {
@@ -168,7 +168,7 @@ __device__ __forceinline__ void LoadValues(const Kv& kv, const int32_t* pages, i
   for (int m = 0; m < kHeadDim / 32; ++m) v[m] = __ldcg(reinterpret_cast<const uint4*>(from + kv.ValueDim(32 * m)));
 }
 
-// Adds the products p v of position j of four, for the four dimensions of a lane's words v, to two tiles of
+// Adds the products p v of one position (number j of a lane's four) and the four dimensions in v to two tiles of
 // accumulators. j = 0 also corrects for negative codes of all four positions. kIsShifted: every other thermometer is
 // made by shifts instead of looked up.
 template <bool kIsShifted, int j>
@@ -185,8 +185,8 @@ __device__ __forceinline__ void AddPosition(const uint4& v, const uint4& stream,
   }
 }
 
-// Adds the products p v of positions j to 3 of four (the caller passes j = 0), for every word of values that a lane
-// has.
+// Adds the products p v of positions j to 3 of a lane's four (the caller passes j = 0), for all of the lane's words of
+// values.
 template <int kHeadDim, int j = 0>
 __device__ __forceinline__ void AddPositions(const uint4 (&v)[kHeadDim / 32], const Weights& w, uint32_t table,
                                              int32_t (&acc)[kHeadDim / 16][4]) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of rows by blocks that are all on the GPU at once, one per SM. A row and the query heads of a KV head are
-// the work of 1 to 16 blocks, each of which owns whole lanes of position: those with t mod 256 in [rank * stripe, (rank
-// + 1) * stripe).
+// q k, softmax and p v of single rows in one launch, whose blocks are all on the GPU at once, one per SM. 1 to 16
+// blocks share a row and the query heads of a KV head; each of them owns whole lanes of the positions t: those with t
+// mod 256 in [rank * stripe, (rank + 1) * stripe).
 //
-// The blocks of a row exchange three things through L2 (device/exchange.cuh): the largest score; the 256 lane sums, and
-// with them the candidates for the largest weight (resident_softmax.cuh); the sums of p v. So any SMs can share a row,
-// and a block has all shared memory of its SM. Scores are added up over dimensions in shared memory: a warp keeps the
-// queries' streams of its dimensions in registers, so a step of q k reads only thermometers.
+// The blocks of a row exchange through L2 (device/exchange.cuh), in this order: the largest scores; the 256 lane sums
+// together with the candidates for the largest weight (resident_softmax.cuh); the sums of p v. So any SMs can share a
+// row, and a block has all shared memory of its SM. Scores are added up over dimensions in shared memory: a warp keeps
+// the queries' streams of its dimensions in registers, so a step of q k reads only thermometers.
 #include "kernels/cuda/attention/split/resident_keys.cuh"
 #include "kernels/cuda/attention/split/resident_posted.cuh"
 #include "kernels/cuda/attention/split/resident_steps.cuh"
@@ -55,7 +55,7 @@ __device__ __forceinline__ float ScoresOf(const SplitArgs& args, const Stripes& 
   return most;
 }
 
-// Issues asynchronous copies of the scales of the block's keys to `to` and of its values to to + stride, by local
+// Issues asynchronous copies of the block's key scales to `to` and of its value scales to `to` + stride, both by local
 // position. Called by all threads.
 __device__ __forceinline__ void StageScales(const KvView& kv, const Stripes& b, float* to, int stride) {
 #pragma unroll 1
@@ -72,9 +72,9 @@ __device__ __forceinline__ void ClearCounts(const SplitArgs& args, int heads, in
     reinterpret_cast<int4*>(counts)[i] = make_int4(0, 0, 0, 0);
 }
 
-// Grid: plan.blocks blocks of kThreads threads, at most one per SM and all on the GPU at once; FindStripes says which
-// row, heads and positions a block has. kDirect: ranks need no table (RanksBySum). kN: tiles of columns for the block's
-// query heads.
+// Computes q k, softmax and p v of all rows of the launch. Grid: plan.blocks blocks, at most one per SM and all on the
+// GPU at once; FindStripes says which row, heads and positions a block has. kDirect: ranks need no table (RanksBySum).
+// kN: 8-column tiles that the block's query heads need in q k.
 template <bool kDirect, int kHeadDim, int kN>
 __global__ void __launch_bounds__(kThreads, 1) SplitResidentKernel(const SplitArgs args) {
   extern __shared__ __align__(256) uint8_t shared_memory[];

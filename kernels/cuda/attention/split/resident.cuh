@@ -9,14 +9,14 @@ namespace stoch::cuda {
 
 inline constexpr int kResidentWarps = kSplitResidentThreads / 32;
 
-// A block's share of a row. Each unit of 256 positions is cut into `ranks` stripes, one for each block of the row; this
-// block has stripe number `rank`, stripe() neighbouring positions of every unit. The block's positions in ascending
-// order are its local positions 0, 1, ..., count() - 1; local position i is position Token(i) of the sequence.
+// A block's share of a row. Each unit of 256 positions is cut into `ranks` stripes of stripe() neighbouring positions;
+// this block owns stripe number `rank` of every unit. The block's positions in ascending order are its local positions
+// 0, 1, ..., count() - 1; local position i is position Token(i) of the sequence.
 struct Stripes {
   SplitRow row;
   SplitHeads heads;
   const int32_t* pages = nullptr;
-  int item = 0;   // index in the list of work of the launch; blocks of one row and its heads are neighbours
+  int item = 0;   // index of the block's work in the launch; blocks that share a row and heads have consecutive items
   int ranks = 1;  // blocks that share the row and heads, a power of two up to kSplitResidentRanks
   int rank = 0;
   int shift = 8;  // log2 of stripe()
@@ -36,16 +36,16 @@ struct Stripes {
 };
 static_assert(kSplitUnit == 1 << 8);
 
-// Returns the blocks (ranks) that share a row of `units` units, the fewest with which a block has at most 8 * most
-// positions, or kSplitResidentRanks.
+// Returns how many blocks (ranks) share a row of `units` units: the smallest power of two with which each block has at
+// most 8 * most positions, but no more than kSplitResidentRanks.
 __device__ __forceinline__ int RanksOf(int units, int most) {
   int ranks = 1;
   while (ranks < kSplitResidentRanks && units * 32 > most * ranks) ranks *= 2;
   return ranks;
 }
 
-// Fills *found for item `item` of the launch, which is item `of_row` of a row that `ranks` blocks share for each block
-// of heads.
+// Fills *found for item `item` of the launch, which is item number `of_row` of the row. A row has `ranks` items for
+// each group of heads (HeadsAt).
 __device__ __forceinline__ void Assign(const SplitArgs& args, const SplitRow& row, int ranks, int item, int of_row,
                                        Stripes* found) {
   found->row = row;
@@ -134,7 +134,8 @@ __device__ __forceinline__ void ForQuads(const HeadWarps& of, int count, const V
   for (int i = (of.warp * 32 + static_cast<int>(threadIdx.x & 31)) * 4; i < count; i += of.warps * 128) visit(i);
 }
 
-// Scales of a block's keys and values by local position, in shared memory; null if the row is too deep for it.
+// Scales of a block's keys and values in shared memory, by local position; null if the row is too deep for shared
+// memory.
 struct BlockScales {
   const float* k = nullptr;
   const float* v = nullptr;

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// q k of a block of the resident kernel on binary tensor cores. Warps share the dimensions, so that a warp keeps the
-// streams of the queries for its dimensions in registers and reads only thermometers from shared memory. The counts of
-// all dimensions are added up in the shared memory of the scores.
+// q k of a block of the resident kernel (resident.cu), on binary tensor cores. The dimensions are divided among the
+// warps, so that a warp keeps the queries' streams for its dimensions in registers and reads only thermometers from
+// shared memory. The counts of all dimensions are added up in the shared memory of the scores.
 #pragma once
 
 #include "kernels/cuda/attention/split/resident_pages.cuh"
 
 namespace stoch::cuda {
 
-// Streams of the block's queries for the dimensions of a warp, as operands B in registers.
+// The streams of the block's queries in a warp's dimensions, as operands B in registers.
 template <int kGroups, int kN>
 struct QueryRegisters {
   uint4 streams[kN][kGroups][4];
-  // After Ask the codes of the queries, after Load minus the ones of their streams, a byte each.
+  // After Ask: the codes of the queries. After Load: minus the number of ones of each code's stream, a byte each.
   uint32_t bytes[kN][kGroups];
 
   // Loads the codes of the queries into `bytes`.
@@ -68,7 +68,7 @@ struct QueryRegisters {
   __device__ static int Word(int group) { return group * 4 + static_cast<int>(threadIdx.x & 3); }
 };
 
-// Adds the products q k of 32 keys over a group of 16 dimensions to `acc`, for bytes j to 3 of every word of codes (the
+// Adds the products q k of 32 keys in one group of 16 dimensions to `acc`, for bytes j to 3 of every word of codes (the
 // caller passes j = 0), and corrects for negative codes of keys (mma.cuh).
 template <bool kDirect, int kN, int j = 0>
 __device__ __forceinline__ void AddKeys(const uint4& k, uint32_t table, const uint4 (&streams)[kN][4],
@@ -124,11 +124,12 @@ struct PageOnly {
   __device__ static uint32_t Of(const KvView&, int32_t page, int) { return static_cast<uint32_t>(page); }
 };
 
-// The keys that a warp multiplies: its dimensions of a tile of 32 positions at a time, and the page of the next tile.
+// The keys that a warp multiplies, a tile of 32 positions at a time in the warp's dimensions, and the page of the next
+// tile.
 template <int kHeadDim, int kGroups>
 struct KeyTiles {
   static constexpr int kSlices = kHeadDim / (kGroups * kGroupDims);  // slices of the dimensions, one per warp
-  static constexpr int kSlots = kResidentWarps / kSlices;            // warps that have one slice of the dimensions
+  static constexpr int kSlots = kResidentWarps / kSlices;  // warps that share one slice, each with its own tiles
   static constexpr int kTile = 32;
   static constexpr int kStep = kSlots * kTile;
   TilePlaces<2, PageOnly> pages;
@@ -137,7 +138,7 @@ struct KeyTiles {
 
   __device__ static int Group() { return static_cast<int>(threadIdx.x >> 5) % kSlices * kGroups; }
   __device__ static int Slot() { return static_cast<int>(threadIdx.x >> 5) / kSlices; }
-  // First of this lane's four positions in a tile.
+  // Returns the first of this lane's four positions in a tile.
   __device__ static int Own() { return static_cast<int>(threadIdx.x & 31) / 4 * 4; }
 
   // Returns the address of this lane's words of the tile at local position `i`, which is in page `in`.
@@ -146,7 +147,7 @@ struct KeyTiles {
     return kv.k_words +
            kv.KWord(in, b.heads.kv_head, Group() * 4 + static_cast<int>(threadIdx.x & 3), t & (kv.page_tokens - 1));
   }
-  // Prefetches the tile at local position `i` into L2, by one lane for each line of 16 positions. in: its page.
+  // Prefetches the tile at local position `i`, which is in page `in`, into L2; each lane prefetches at most one line.
   __device__ __forceinline__ void Prefetch(const KvView& kv, const Stripes& b, int32_t in, int i) const {
     const int lane = static_cast<int>(threadIdx.x & 31);
     const int t = min(b.Token(i + lane / 16 * 16), b.row.length - 1) & ~15;
@@ -157,7 +158,7 @@ struct KeyTiles {
   __device__ __forceinline__ void Load(const uint32_t* from, int g) {
     k[g] = __ldcg(reinterpret_cast<const uint4*>(from + g * (4 * KvView::kTileKey)));
   }
-  // For tiles of local positions from `begin` on; loads only the pages' numbers.
+  // Starts at the tiles from local position `begin` on; loads only page numbers.
   __device__ __forceinline__ KeyTiles(const KvView& kv, const Stripes& b, int begin)
       : pages(kv, b, begin + Slot() * kTile, kStep) {}
   // Loads the warp's first tile.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Resident kernel (as resident.cu) for deep rows, for up to four query heads of 128 dimensions: q k by table look-ups
-// (resident_lookup.cuh) instead of thermometers. The counts of four heads take one word of shared memory, a thermometer
-// takes four.
+// Resident kernel (see resident.cu) for deep rows and up to four query heads of 128 dimensions: computes q k by table
+// look-ups (resident_lookup.cuh) instead of thermometers. A look-up reads one word of shared memory for the counts of
+// four heads; a thermometer takes four words.
 //
 // Use of shared memory in the phases of a block, which barriers separate; LookupOffsets names the offsets of the rows.
 // K and V stand for keys and values; count rows are rows of the count table for the queries' levels, tops the
@@ -68,15 +68,15 @@ static_assert(LookupOffsets::kValueScales + sizeof(ListedStage) <= LookupOffsets
 // Count rows may take the region of the scales and the thermometers' region after it.
 static_assert(kLookupCountBytes <= kSplitLookupScaleBytes + kSplitTableBytes);
 
-// Counts q k of a block's positions in shared memory, [heads][stride], 16 bits each. Unused if the scores are in
-// scratch.
+// The counts of q k at a block's positions, in shared memory: [heads][stride], 16 bits each. Unused if the scores are
+// in scratch.
 struct Counts {
   int16_t* at;
   int stride;
 };
 
-// Returns the score of a count: BipolarProduct times 1 / sqrt(head_dim). Computed twice with equal bits: MakeScores
-// needs the largest score, ExponentialsOf all of them.
+// Returns the score of a count: BipolarProduct times 1 / sqrt(head_dim). MakeScores, for the largest score, and
+// ExponentialsOf both call it, so that their scores have equal bits.
 __device__ __forceinline__ float ScoreOf(const SplitArgs& args, float count, float q_scale, float k_scale) {
   return ((count * args.qk.gain) * (q_scale * k_scale)) * args.attention.inv_sqrt;
 }
@@ -99,7 +99,7 @@ __device__ __forceinline__ int DynamicSharedBytes() {
   return bytes;
 }
 
-// Tests whether the row sees a local position: positions `first` to first + count - 1.
+// Tests whether the row sees a local position; it sees `first` to first + count - 1.
 struct Seen {
   int first;
   int count;
@@ -108,7 +108,7 @@ struct Seen {
   }
 };
 
-// The largest scores of this lane's two heads (LookupLane::Head() and the next).
+// The largest scores of this lane's two heads, LookupLane::Head() and Head() + 1.
 struct Largest {
   float of[2];
 };
@@ -196,7 +196,7 @@ __device__ __forceinline__ void ShareLargest(const SplitArgs& args, const Stripe
   const KvView& kv = args.attention.kv;
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x >> 5);
-  // The offsets of a thread's first kFirst copies are loaded before the barrier.
+  // The offsets of a thread's first kFirst copies are computed, with their page look-ups, before the barrier.
   constexpr int kFirst = 2;
   const int threads = kThreads - b.heads.count * 32;  // threads that exchange nothing
   const int first = (static_cast<int>(threadIdx.x) - b.heads.count * 32) * 4;
@@ -230,9 +230,9 @@ __device__ __forceinline__ void ShareLargest(const SplitArgs& args, const Stripe
   __syncthreads();
 }
 
-// Computes exponentials from the counts, for all heads, and returns the candidates of the warps. The scales of keys are
-// where the exponentials of the last head go: a thread reads those of its positions before it writes there. Called by
-// all threads.
+// Writes the exponentials of all heads, computed from the counts, and returns the warps' candidates for the largest
+// weight. The key scales lie where the exponentials of the last head go; a thread reads the scales of its own positions
+// before it writes there. Called by all threads.
 __device__ __forceinline__ WarpCandidates ExponentialsOf(const SplitArgs& args, const Stripes& b, const Counts& counts,
                                                          const Seen& seen, const float* q_scales, const float* v_scales,
                                                          float* exponentials, int stride, Shared& s) {
@@ -266,9 +266,9 @@ __device__ __forceinline__ WarpCandidates ExponentialsOf(const SplitArgs& args, 
   return {s.candidates[0], kResidentWarps, 1, kResidentWarps};
 }
 
-// Adds p v of the block's positions to `sums`. by_words: multiplies by first words of streams, and adds listed weights;
-// if there are more weights to list than there is room for, it multiplies by whole thermometers as without by_words.
-// before_sums: see AddValues. Called by all threads.
+// Adds p v of the block's positions to `sums`. With by_words it uses the first words of the values' streams
+// (resident_words.cuh) and adds the listed weights; if the list is too short for them, or without by_words, it uses
+// whole thermometers. before_sums: see AddValues. Called by all threads.
 template <bool kDirect, bool kWords, typename BeforeSums>
 __device__ __forceinline__ void AddProducts(const SplitArgs& args, const Stripes& b, const Scores& scores, Shared& s,
                                             uint8_t* shared_memory, bool by_words, WeightStreams& streams,
@@ -301,9 +301,9 @@ __device__ __forceinline__ void AddProducts(const SplitArgs& args, const Stripes
   }
 }
 
-// Grid: plan.blocks blocks of kThreads threads, one per SM and all on the GPU at once; FindStripes says which row,
-// heads and positions a block has. kDirect: ranks need no table (RanksBySum). kWords: p v by first words of streams
-// (resident_words.cuh) if the scores are in shared memory.
+// Computes q k, softmax and p v of all rows of the launch. Grid: plan.blocks blocks, one per SM and all on the GPU at
+// once; FindStripes says which row, heads and positions a block has. kDirect: ranks need no table (RanksBySum). kWords:
+// p v by first words of streams (resident_words.cuh) if the scores are in shared memory.
 template <bool kDirect, bool kWords>
 __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs args) {
   extern __shared__ __align__(256) uint8_t shared_memory[];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// q k by table look-ups, for a block of the resident look-up kernel (resident_lookup.cu) and up to four query heads of
-// 128 dimensions.
+// q k by table look-ups, for the resident look-up kernel (resident_lookup.cu) and up to four query heads of 128
+// dimensions.
 //
 // The table has a word for every dimension and every code of a key: the signed counts of the four heads, a byte each.
 // Words of 32 neighbouring dimensions are next to each other, so lanes that look up 32 different dimensions use 32
@@ -21,26 +21,28 @@
 namespace stoch::cuda {
 
 inline constexpr int kLookupDim = 128;
-inline constexpr int kLookupWords = kLookupDim / 4;  // words of codes of a key
+inline constexpr int kLookupWords = kLookupDim / 4;  // 32-bit words that hold the codes of a key
 inline constexpr int kLookupLevels = 128;
 inline constexpr int kLookupCodes = 2 * kLookupLevels;
 inline constexpr int kLookupTile = kSplitLookupTile;  // keys that a warp takes at a time
 inline constexpr int kLookupTableBytes = kLookupDim * kLookupCodes * 4;
-inline constexpr int kLookupColumns = 32;                         // dimensions of a part of the table
-inline constexpr int kLookupParts = kLookupDim / kLookupColumns;  // parts of the table, which divide the dimensions
+inline constexpr int kLookupColumns = 32;  // dimensions of a part of the table
+// parts of the table, each for kLookupColumns dimensions
+inline constexpr int kLookupParts = kLookupDim / kLookupColumns;
 inline constexpr int kLookupPartWords = kLookupCodes * kLookupColumns;
-inline constexpr int kLookupCountBytes = kScoreHeads * kLookupDim * kLookupLevels;  // bytes of the count rows in flight
+// bytes of the count rows that CopyCountRows copies
+inline constexpr int kLookupCountBytes = kScoreHeads * kLookupDim * kLookupLevels;
 
-// Lists, for each head, the dimensions whose count is 128 when key and query have equal codes: there the query has the
-// largest level.
+// Lists, for each head, the dimensions in which the query has the largest level and the count with a key of the largest
+// level is 128, which a signed byte of the table cannot hold.
 struct LookupTops {
-  // Flag in `at`, next to the dimension: the query's code is negative.
+  // Bit 7 of an element of `at`: the query's code is negative. Bits 0 to 6 are the dimension.
   static constexpr int kNegative = 0x80;
   int count[kScoreHeads];
   uint8_t at[kScoreHeads][kLookupDim];
 };
 
-// A lane's part of a tile of 16 keys: the words that the lane looks up, and the scores that it computes.
+// A lane's share of a tile of 16 keys: the words of codes that it looks up, and the scores that it computes.
 struct LookupLane {
   __device__ __forceinline__ static int Lane() { return static_cast<int>(threadIdx.x & 31); }
   // The lane looks up words Word(), Word() + 8, Word() + 16 and Word() + 24 (four dimensions each) of keys First() to
@@ -100,8 +102,8 @@ __device__ __forceinline__ void TransposeBytes(uint32_t (&w)[4]) {
   w[3] = __byte_perm(high01, high23, 0x7632);
 }
 
-// The query codes that a lane needs to make its share of the table. A warp has kJobs jobs, each of which makes 16
-// levels of one part (32 dimensions) of the table; the lane makes the dimension at its own index in each part.
+// The query codes from which a lane makes its share of the table. A warp has kJobs jobs; a job makes 16 levels of one
+// part (32 dimensions) of the table, lane l its dimension l.
 class LookupQueries {
  public:
   static constexpr int kUnits = kLookupLevels / 16;                     // pieces of 16 levels in a count row
@@ -119,7 +121,7 @@ class LookupQueries {
       }
     }
   }
-  // Returns the lane's codes of head h: byte n is the code for job n.
+  // Returns head h's codes in the lane's dimensions: byte n is for job n.
   __device__ __forceinline__ uint32_t Codes(int h) const {
     const uint32_t byte = LookupLane::Lane() & 3;
     return __byte_perm(words_[h][0], words_[h][1], byte | (4 + byte) << 4);
@@ -185,8 +187,8 @@ __device__ __forceinline__ void FillCounts(const uint8_t* rows, const LookupQuer
   }
 }
 
-// Place of a tile of keys: the offset of its scales in k_scales from the KV head's first scale in page 0. The tile's
-// words of codes begin at kLookupWords times this offset.
+// A tile of keys is located by one number, its place: the offset of its scales in k_scales from the KV head's first
+// scale in page 0. Its words of codes begin at kLookupWords times this offset.
 struct KeyPlace {
   __device__ static uint32_t Of(const KvView& kv, int32_t page, int slot) {
     return static_cast<uint32_t>(page) * (static_cast<uint32_t>(kv.num_kv_heads) << kv.page_shift) +
@@ -200,8 +202,9 @@ struct LookupKeys {
   static constexpr int kAhead = 2;  // tiles after the current one that are prefetched into L2
   TilePlaces<1, KeyPlace> places;
   uint32_t ahead[kAhead];  // [kAhead] places of the next tiles, nearest first
-  const uint32_t* head;    // first word of the KV head's keys in page 0
-  // This lane's first word of the KV head's keys in page 0, and the scale of the key whose scores the lane computes.
+  const uint32_t* head;    // address of the KV head's first key word in page 0
+  // Addresses for a tile at the start of page 0: this lane's first word of codes, and the scale of the key whose scores
+  // the lane computes.
   const uint32_t* words;
   const float* scales;
   uint4 k[kLookupParts];
@@ -217,8 +220,8 @@ struct LookupKeys {
     asm volatile("" : "+l"(words), "+l"(scales));
     ahead[0] = places.Next();
   }
-  // Loads the first tile, and prefetches the next kAhead tiles into L2 as far as the warp has so many; `tiles` is their
-  // number. Nothing past the end is loaded: every warp of the row would load the same few lines at once.
+  // Loads the first tile, and prefetches up to kAhead following tiles into L2. tiles: number of tiles of the warp.
+  // Nothing past the last tile is prefetched, since all warps of the row would fetch the same few lines at once.
   __device__ __forceinline__ void Begin(int tiles) {
     const uint32_t* from = From();
 #pragma unroll
@@ -232,8 +235,7 @@ struct LookupKeys {
   }
   // Returns the address of this lane's first word of the next tile.
   __device__ __forceinline__ const uint32_t* From() const { return words + Words(ahead[0]); }
-  // Returns the place of the tile after the kAhead next ones, and prefetches it into L2 if more than kAhead tiles are
-  // left.
+  // Returns the place of the tile kAhead + 1 tiles ahead, and prefetches it into L2 if more than kAhead tiles are left.
   __device__ __forceinline__ uint32_t Advance(int left) {
     const uint32_t last = places.Next();
     if (left > kAhead) Prefetch(last);
@@ -252,8 +254,8 @@ struct LookupKeys {
                  : "l"(from + e * 8 * KvView::kTileKey));
   }
   __device__ __forceinline__ void LoadScale() { scale = __ldcg(scales + ahead[0]); }
-  // Prefetches the tile at place `at` into L2 by one instruction of one lane. A line for each lane would keep the load
-  // path busy for as many clocks.
+  // Prefetches the tile at place `at` into L2, on GPUs with bulk prefetch by one instruction of one lane: a prefetch of
+  // a line by every lane would occupy the load path for many clocks.
   __device__ __forceinline__ void Prefetch(uint32_t at) const {
     PrefetchL2OfWarp<kLookupTile * kLookupWords * 4>(head + Words(at));
   }
@@ -263,7 +265,7 @@ struct LookupKeys {
   __device__ __forceinline__ static uint64_t Words(uint32_t at) { return uint64_t{at} * kLookupWords; }
 };
 
-// Shared addresses of a lane's look-ups in the first part of the table. In turn i the lane looks up byte j = i ^
+// Shared-memory addresses of a lane's look-ups in the first part of the table. In turn i the lane looks up byte j = i ^
 // (First() / 4) of its words: columns[i] is the address of code 0 in that byte's dimension, factors[i] is a dp4a
 // operand that turns a word of codes into the offset of byte j's code.
 struct LookupPlaces {
@@ -281,8 +283,8 @@ struct LookupPlaces {
   }
 };
 
-// This lane's column of a tile of LookupSums holds head Head() of key i (Pair() = 0) or key i + 2 (Pair() = 1) of
-// four neighbouring keys, in tile i.
+// This lane's column in operand B of CountPart. In tile i of LookupSums, the column adds counts of head Head() with key
+// i (Pair() = 0) or i + 2 (Pair() = 1) of four neighbouring keys.
 struct LookupColumn {
   __device__ __forceinline__ static int Head() { return LookupLane::Lane() / 4 % kScoreHeads; }
   __device__ __forceinline__ static int Pair() { return LookupLane::Lane() / 4 / kScoreHeads; }
@@ -317,8 +319,8 @@ class LookupRest {
 #pragma unroll
     for (int h = 0; h < kScoreHeads; ++h) most_ = max(most_, tops.count[h]);
   }
-  // Zeroes `sums` and `codes`, then adds what the keys `k` lack in all listed dimensions except the first of each head.
-  // AddPart and End add the first one.
+  // Zeroes `sums` and `codes`, then adds the missing counts of keys `k` in all listed dimensions except the first of
+  // each head, which AddPart and End add.
   __device__ __forceinline__ void Begin(const uint4 (&k)[kLookupParts], LookupSums& sums, int32_t (&codes)[4]) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) sums[0][i] = sums[1][i] = codes[i] = 0;
@@ -337,8 +339,8 @@ class LookupRest {
   __device__ __forceinline__ void End(const int32_t (&codes)[4], LookupSums& sums) const { first_.Add(codes, sums); }
 
  private:
-  // One listed dimension of each head. MMAs of the keys' words and a one at the dimension's byte extract the keys'
-  // codes: columns are pairs of keys and heads, the keys of a pair are in rows i and i + 8.
+  // One listed dimension of each head. Byte MMAs extract the keys' codes in it: operand A has the keys' words, operand
+  // B a one at the dimension's byte. Columns are (pair of keys, head), and the keys of a pair are in rows i and i + 8.
   struct Sought {
     uint32_t ones[kLookupParts][2];
     // [2] code, as a signed byte, that is looked for in each of this lane's two heads; kNone if the head has no such

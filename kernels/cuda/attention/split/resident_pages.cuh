@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a warp of a resident block finds its keys and values: page numbers are read ahead of the loop that loads keys or
-// values.
+// How a warp of a resident kernel finds its keys and values in the cache: it reads page numbers for many tiles at a
+// time, ahead of the loop that loads keys or values.
 #pragma once
 
 #include "kernels/cuda/attention/split/parts.cuh"
@@ -9,16 +9,16 @@
 
 namespace stoch::cuda {
 
-// Whether thermometers of odd words of keys or values are made by shifts for byte j of the words: four of sixteen codes
-// in all, so that neither shared memory nor the ALU is the bottleneck.
+// Whether the thermometers of byte j in odd words of keys or values are made by shifts instead of looked up: four of
+// sixteen codes, so that neither shared memory nor the ALU is the bottleneck.
 template <bool kDirect>
 constexpr bool IsShifted(int j) {
   return kDirect && j % 2 == 0;
 }
 
-// Returns 0, without the compiler knowing it. Or-ing `x & OpaqueZero()` into the address of a load makes this load wait
-// for x, and so keeps it after the load of x. Otherwise ptxas issues both loads on one scoreboard, and whoever needs x
-// waits for the later load.
+// Returns 0 in a way that the compiler cannot see. Or-ing `x & OpaqueZero()` into the address of a load makes this load
+// wait for x, and so keeps it after the load of x. Otherwise ptxas issues both loads on one scoreboard, and whoever
+// needs x waits for the later load.
 template <int kHeadDim>
 __device__ __forceinline__ uint32_t OpaqueZero(const KvView& kv) {
   auto zero = static_cast<uint32_t>(kv.head_dim - kHeadDim);
@@ -49,8 +49,8 @@ __device__ __forceinline__ void PrefetchL2(const void* from, int bytes) {
 #endif
 }
 
-// As PrefetchL2, for an address that is equal in all lanes, which spares the loop over the lanes that the compiler
-// would make.
+// As PrefetchL2, for an address that is equal in all lanes. elect.sync picks the lane, which keeps the compiler from
+// making a loop over the lanes.
 template <int kBytes>
 __device__ __forceinline__ void PrefetchL2OfWarp(const void* from) {
 #if __CUDA_ARCH__ >= 900
@@ -63,11 +63,11 @@ __device__ __forceinline__ void PrefetchL2OfWarp(const void* from) {
 #endif
 }
 
-// The places in the cache of a warp's tiles, in turn. A tile has kParts times 16 positions; tile n begins at local
-// position first + n * step, and each part lies in one page. Place::Of(kv, page, slot) is the place of a part whose
-// first position is slot `slot` of the page.
+// Returns the places, in the cache, of a warp's tiles one after the other. A tile has kParts times 16 positions; tile n
+// begins at local position first + n * step, and each part lies in one page. Place::Of(kv, page, slot) is the place of
+// a part whose first position is slot `slot` of the page.
 //
-// Places are read for 32 parts at a time, and wait in the lanes of one register. A load for each tile would share its
+// Places are read for 32 parts at a time, one per lane, and kept in one register. A load for each tile would share its
 // scoreboard with loads of keys and values, and whoever waits for the place would wait for those, too. A branch around
 // such a load would have the same effect, so loops run over Left() tiles and call Refill outside.
 template <int kParts, typename Place>

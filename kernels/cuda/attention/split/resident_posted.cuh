@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The row of a pass of one row, which the previous kernel posts word by word: resident blocks take their queries from
-// the words, and the block that owns the row's position appends its key and value to the cache. So no kernel that
-// quantizes and appends for all blocks runs in between.
+// Resident kernels of a one-row pass whose q, k and v the previous kernel posts word by word: each block receives and
+// quantizes its own queries, and the block that owns the row's position appends the key and value to the cache. So no
+// append kernel runs in between.
 #pragma once
 
 #include "kernels/cuda/attention/append.cuh"
@@ -52,8 +52,9 @@ __device__ __forceinline__ void QuantizePosted(const SplitArgs& args, const Stri
              [&](int /*dim*/, float value) { return SignMagnitude(BipolarLevel(value, scale, q_max)); });
 }
 
-// Returns the block's quantized queries after the previous kernel has ended: in memory as that kernel left them, or, if
-// it posts them, with codes at `codes` and scales at `scales` in shared memory. Called by all threads.
+// Waits until the previous kernel has ended, and returns the block's quantized queries. If posted.q is null they are in
+// args.q; else QuantizePosted makes them in shared memory, codes at `codes` and scales at `scales`. Called by all
+// threads.
 template <int kHeadDim>
 __device__ __forceinline__ Queries TakeQueries(const SplitArgs& args, const Stripes& b, void* codes,
                                                float (&scales)[kValueHeads]) {

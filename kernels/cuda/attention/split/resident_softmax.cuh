@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The softmax of resident blocks: from the scores of a block's positions (Stripes) to the levels of their weights, and
-// the words that the blocks of a row exchange for it.
+// The softmax of the resident kernels: turns the scores of a block's positions (Stripes) into levels of weights, with
+// exchanges between the blocks that share a row.
 //
 // A weight is (e / total) * v, with an exponential e and the scale v of a value. The scale of the levels needs the
 // largest weight, and the pair (e, v) with the largest product e * v has it. So blocks find that pair while they
@@ -18,7 +18,7 @@
 
 namespace stoch::cuda {
 
-// Numbers of a block's heads, in shared memory.
+// Per-head numbers of a block, in shared memory.
 struct ResidentNumbers {
   // One word per warp: an OrderedWord or a Candidate; later one Candidate per head.
   uint64_t of_warps[kResidentWarps];
@@ -68,14 +68,14 @@ __device__ __forceinline__ void ShareMaxima(const Stripes& b, const HeadWarps& o
   __syncthreads();
 }
 
-// The pair (e, v) with the largest product of those that were added, and how close other pairs come to it.
+// The pair (e, v) with the largest product among the pairs added so far, and the largest product of the others.
 struct Candidate {
   // A smaller e counts as kLeastE, whose quotient by any total up to 2^31 is a normal number. This is enough, because a
   // weight does not shrink as e grows.
   static constexpr float kLeastE = 0x1p-60f;
   static constexpr float kLeastProduct = 0x1p-60f;  // least product whose weight is surely a normal number
-  // A product below kNearly times another product belongs to the smaller weight: a weight is two roundings away from
-  // the exact product over the total, a computed product is one, and kNearly is one more, in all less than 8 * 2^-24.
+  // If a product is below kNearly times another one, its weight is not the larger of the two: a weight has two
+  // roundings, a product one, and the multiplication by kNearly one, whose errors together are less than 8 * 2^-24.
   static constexpr float kNearly = 1.0f - 0x1p-20f;
 
   float e = 0.0f;
@@ -95,7 +95,7 @@ struct Candidate {
     const uint32_t is_near = second >= product * kNearly ? 0x80000000u : 0u;
     return static_cast<uint64_t>(FloatToBits(v) | is_near) << 32 | FloatToBits(e);
   }
-  // Whether a candidate leaves it open which pair has the largest weight, so that all weights must be computed.
+  // Whether the candidate may not have the largest weight, so that all weights must be computed.
   __device__ __forceinline__ static bool IsOpen(uint64_t word) {
     const Candidate at(word);
     return at.second > 0.0f || !(at.e >= kLeastE && at.product >= kLeastProduct);
@@ -126,15 +126,15 @@ struct Candidate {
   }
 };
 
-// Words of args.flags, 0 between kernels, through which blocks exchange the largest weights: [items][kValueHeads]
-// (WeightWords), and the candidates of one row and its heads: [heads][ranks] (CandidateWords).
+// Words of args.flags, 0 between kernels, through which blocks exchange. WeightWords: the largest weights,
+// [items][kValueHeads]. CandidateWords: the candidates of the block's row and heads, [heads][ranks].
 __device__ __forceinline__ uint32_t* WeightWords(const SplitArgs& args) { return args.flags + gridDim.x * kValueHeads; }
 __device__ __forceinline__ uint64_t* CandidateWords(const SplitArgs& args, const Stripes& b) {
   return reinterpret_cast<uint64_t*>(args.flags + 2 * gridDim.x * kValueHeads) + (b.item - b.rank) * kValueHeads;
 }
 
-// Shared memory in which the block's warps have left their candidates (Candidate::Word): a head has `warps` of them,
-// from words + head * head_step on, warp_step words apart.
+// Where the block's warps have stored their candidates (Candidate::Word) in shared memory: `warps` per head, from words
+// + head * head_step on, warp_step words apart.
 struct WarpCandidates {
   const uint64_t* words;
   int head_step;
@@ -161,8 +161,8 @@ __device__ __forceinline__ bool ShareCandidate(const SplitArgs& args, const Stri
   return Candidate::IsOpen(word);
 }
 
-// Adds up the block's exponentials by lane of the sum (position mod kRowLanes), and posts these sums for every block of
-// the row to `sums`, [heads][kRowLanes]. Called by all threads.
+// Adds the block's exponentials within each lane of the softmax sum (position mod kRowLanes), and posts the lane sums
+// to `sums`, [heads][kRowLanes], where all blocks of the row read them. Called by all threads.
 __device__ __forceinline__ void PostLaneSums(const Stripes& b, const Scores& scores, uint32_t* sums) {
 #pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < b.heads.count << b.shift; i += kSplitResidentThreads) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps of resident kernels besides the softmax (resident_softmax.cuh): prefetches and copies that are issued before
-// the scores, the output, and zeroing of words through which blocks exchange.
+// Steps that the resident kernels share, besides the softmax (resident_softmax.cuh): prefetches and copies issued
+// before the scores, writing the output, and zeroing the words through which blocks exchange.
 #pragma once
 
 #include "kernels/cuda/attention/split/resident_softmax.cuh"
@@ -10,7 +10,7 @@
 
 namespace stoch::cuda {
 
-// Positions of a block that are prefetched into L2 before the queries arrive.
+// Positions per block that are prefetched into L2 before the queries arrive.
 inline constexpr int kResidentPrefetched = 512;
 
 // Returns where a block keeps its scores in scratch if its row is too deep for shared memory.
@@ -21,8 +21,8 @@ __device__ __forceinline__ Scores ScratchScores(const SplitArgs& args, const Str
           stride, false};
 }
 
-// Exchanges sums of p v between the blocks of the row, so that each block adds up one slice of the output over all
-// blocks, and writes it. largest: [heads] the largest weights. Called by all threads after a barrier.
+// Reduces the sums of p v over the blocks of the row and writes the output: every block reduces and writes one slice of
+// [heads][kHeadDim]. largest: [heads] the largest weights. Called by all threads after a barrier.
 template <int kHeadDim, int kMaxHeads>
 __device__ __forceinline__ void WriteOutput(const SplitArgs& args, const Stripes& b, const float* largest,
                                             int32_t (&sums)[kMaxHeads][kHeadDim + 1]) {
@@ -55,8 +55,8 @@ __device__ __forceinline__ void WriteOutput(const SplitArgs& args, const Stripes
   }
 }
 
-// Prefetches keys, values and scales of the row's first positions into L2, for which no queries are needed. A warp
-// takes a page at a time.
+// Prefetches keys, values and scales of the row's first positions into L2, before the queries arrive. A warp takes a
+// page at a time.
 __device__ __forceinline__ void Prefetch(const KvView& kv, const Stripes& b) {
   const int begin = b.row.first_unit() * kSplitUnit >> kv.page_shift;
   const int end =
@@ -73,8 +73,8 @@ __device__ __forceinline__ void Prefetch(const KvView& kv, const Stripes& b) {
   }
 }
 
-// Returns the place of the weights' streams under the masks of the block's positions at `memory` (shared), or none
-// (masks = 0) if they do not fit.
+// Returns the WeightStreams at `memory` (shared) for the masks of the block's positions; with masks = 0, which means
+// global memory, if the streams do not fit.
 __device__ __forceinline__ WeightStreams StagedStreams(const SplitArgs& args, const Stripes& b, const void* memory) {
   const int masks = min(args.av.masks, b.stripe());
   if (masks > args.resident_masks) return {};
@@ -117,8 +117,8 @@ __device__ __forceinline__ void ClearWords(const SplitArgs& args, const Stripes&
   for (int i = tid; i < b.heads.count * head_dim; i += kSplitResidentThreads) counts[i] = 0;
 }
 
-// Zeroes the words of args.flags in which this block posted its candidates and largest weights. Every block of the row
-// has read them, since it has sent its sums of p v.
+// Zeroes the words of args.flags in which this block posted its candidates and largest weights. All blocks of the row
+// have read them: WriteOutput has received their sums of p v, which they post afterwards.
 __device__ __forceinline__ void ClearWeightWords(const SplitArgs& args, const Stripes& b) {
   const int tid = static_cast<int>(threadIdx.x);
   if (tid >= b.heads.count) return;

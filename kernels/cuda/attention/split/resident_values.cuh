@@ -38,13 +38,14 @@ __device__ __forceinline__ uint2 LoadSharedPair(uint32_t at) {
   return v;
 }
 
-// Loads halves of streams of weights from shared memory: words 0 and 1, or 2 and 3 in lanes of odd columns, for the
-// levels of four positions of a group from `own` on, a multiple of 4. Lanes with the two halves of a stream are in one
+// Loads halves of streams of weights from shared memory, for the levels of a lane's four positions: words 0 and 1 in
+// lanes of even columns, words 2 and 3 in lanes of odd columns. The two lanes that load a stream's halves are in one
 // half of the warp, which so loads eight streams. The streams of level 0 are there too, without ones, so no lane tests
 // for level 0.
 class SharedHalves {
  public:
-  // Requires: between 4 and 16 masks in shared memory.
+  // own: the lane's first position in a group of 16, a multiple of 4. Requires: between 4 and 16 masks in shared
+  // memory.
   __device__ __forceinline__ SharedHalves(const SplitArgs& args, const WeightStreams& streams, int own)
       : row_(static_cast<uint32_t>(args.av.levels) * 16) {
     const int mask = own & (streams.masks - 1);
@@ -63,8 +64,8 @@ class SharedHalves {
   uint32_t row_;
   uint32_t turn_;
 };
-// Loads the halves of streams that SharedHalves loads from global memory, for any number of masks. t: the first of four
-// positions.
+// Loads from global memory the halves of streams that SharedHalves loads from shared memory, for any number of masks.
+// t: the first of the lane's four positions.
 __device__ __forceinline__ void LoadMemoryHalves(const ScTables& tables, int t, uint32_t levels, uint2 (&to)[4]) {
   const bool is_second = (threadIdx.x & 4) != 0;
   const bool have = !is_second || tables.stream_words == 4;
@@ -83,8 +84,8 @@ __device__ __forceinline__ void LoadMemoryHalves(const ScTables& tables, int t, 
         : "l"(at), "r"(static_cast<uint32_t>(have && level != 0)), "l"(KeepPolicy()));
   }
 }
-// Loads the whole streams of four levels of positions from t on, from shared or global memory, their words in the order
-// of the thermometer table (Reordered).
+// Loads the whole streams of four levels, of positions t to t + 3, from shared memory if streams.masks > 0, else from
+// global memory. Their words are in the order of the thermometer table (Reordered).
 __device__ __forceinline__ void LoadWhole(const SplitArgs& args, const WeightStreams& streams, int t, uint32_t levels,
                                           uint4 (&to)[4]) {
   if (streams.masks > 0) {
@@ -107,7 +108,8 @@ __device__ __forceinline__ void LoadWhole(const SplitArgs& args, const WeightStr
   for (int i = 0; i < 4; ++i) to[i] = Reordered(to[i]);
 }
 
-// Place of values: the offset in units of four words from the KV head's values in page 0.
+// A group of values is located by one number, its place: the offset, in units of four words, from the KV head's first
+// value in page 0.
 struct ValuePlace {
   __device__ static uint32_t Of(const KvView& kv, int32_t page, int slot) {
     const auto units = static_cast<uint32_t>(kv.head_dim / 4);  // units of a KV head's dimensions, for four positions
@@ -117,12 +119,13 @@ struct ValuePlace {
   __device__ static uint64_t Words(uint32_t place) { return uint64_t{place} * 4; }
 };
 
-// The values that a warp multiplies: half of the dimensions of a group of 16 positions at a time, loaded one group
+// The values that a warp multiplies: a group of 16 positions at a time in half of the dimensions, loaded one group
 // ahead.
 template <int kHeadDim>
 struct ValueGroups {
   static constexpr int kWords = kHeadDim / 64;
-  static constexpr int kSlots = kResidentWarps / 2;  // warps that have one half of the dimensions
+  // warps that share one half of the dimensions, each with its own groups
+  static constexpr int kSlots = kResidentWarps / 2;
   TilePlaces<1, ValuePlace> places;
   uint32_t place;       // place of the group after the one in `v`
   const uint32_t* own;  // this lane's first word of the KV head's values in page 0
@@ -143,7 +146,7 @@ struct ValueGroups {
   }
   __device__ static int Own() { return static_cast<int>(threadIdx.x & 3) * 4; }
 
-  // Calls even() and odd() alternately until `group` reaches `end`. Each of them moves `group` on by kSlots and takes
+  // Calls even() and odd() alternately until `group` reaches `end`. Each call must advance `group` by kSlots and take
   // one place from `places`. Requires: an even number of places was taken before.
   template <typename Even, typename Odd>
   __device__ __forceinline__ void InTurns(const KvView& kv, const Stripes& b, int& group, int end, const Even& even,
@@ -172,8 +175,8 @@ struct ValueGroups {
   }
 };
 
-// Adds the products p v of positions j to 3 of four (the caller passes j = 0), for the four dimensions of a lane's
-// words of values, with whole streams. A tile of 16 x 8 has two of the dimensions in its rows.
+// Adds the products p v of positions j to 3 of a lane's four (the caller passes j = 0), for the four dimensions in v,
+// with whole streams. A 16 x 8 tile has two of the dimensions in its rows.
 template <bool kDirect, int j = 0>
 __device__ __forceinline__ void AddWord(const uint4& v, const uint4 (&streams)[4], uint32_t bytes, uint32_t table,
                                         int32_t (&acc)[2][4]) {
@@ -205,8 +208,8 @@ __device__ __forceinline__ void AddNegatives(const uint4& v, const uint32_t (&mi
   ByteMma32(acc, v.x & kSigns, v.y & kSigns, v.z & kSigns, v.w & kSigns, minus_ones);
 }
 
-// How a lane gets streams of weights: whole streams from either memory, or halves of streams from shared or global
-// memory, for up to four heads whose levels are in shared memory.
+// How a lane loads streams of weights: whole streams (from shared or global memory), or halves of streams from shared
+// or from global memory. Halves require at most four heads, and levels in shared memory.
 enum class Streams : uint8_t { kWhole, kSharedHalves, kMemoryHalves };
 
 // Adds a lane's accumulators of AddValues to `sums`, [head][dimension] in shared memory.

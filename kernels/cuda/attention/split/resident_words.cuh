@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// p v of a block of the resident look-up kernel by the first words of the values' streams, for up to four query heads
-// of 128 dimensions.
+// p v by the first words of the values' streams, for the resident look-up kernel (resident_lookup.cu) and up to four
+// query heads of 128 dimensions.
 //
 // A count is the number of ones that the thermometer of one operand and the stream of the other have in common; which
 // operand has the thermometer is free (SwapStreams in kernels/sc/swap.h). Here weights have thermometers and values
 // have streams. Weights are relative to a row's largest, so in deep rows nearly all levels are at most 32: their
-// thermometers end in the first word (32 bits), and only the first words of the values' streams count. A code of a
-// value is then one word of shared memory instead of the four of a thermometer, and a tile of 16 x 8 x 256 bits has
+// thermometers end in the first word (32 bits), and only the first words of the values' streams count. A look-up of a
+// value's code then reads one word of shared memory instead of the four of a thermometer, and one m16n8k256 step covers
 // eight positions. The few larger levels are taken out of the loop and listed (ListedWeights); if they are not few, the
 // block multiplies by whole thermometers (resident_values.cuh).
 //
 // The table has words of 16 masks and both signs, four copies of each, one for each of four banks. The eight lanes of a
-// column of a tile's operand would all look up one mask, which four copies cannot serve at once. So half of them takes
-// the positions in another order, and the columns of four heads are there twice, once in each order: half of the
-// products are unused, and there is no bank conflict.
+// column of a tile's operand would all look up one mask, which four copies cannot serve at once. So half of these lanes
+// take the positions in another order, and the four heads have two columns each, one per order. Half of the products
+// are unused, but there is no bank conflict.
 #pragma once
 
 #include "kernels/cuda/attention/split/resident_values.cuh"
@@ -28,7 +28,7 @@ inline constexpr int kWordsMostLevel = 32;  // largest level that the loop multi
 // memory.
 struct ListedWeights {
   static constexpr int kMost = 192;
-  static constexpr int kPositions = 16;  // a block lists at most one weight for so many of its positions
+  static constexpr int kPositions = 16;  // a block lists at most one weight per kPositions of its positions
   uint32_t of[kMost];  // [kMost] local position from bit 16 on, head in bits 8 to 15, level in bits 0 to 7
 
   __device__ __forceinline__ static int Most(const Stripes& b) { return min(kMost, b.count() / kPositions); }
@@ -62,8 +62,8 @@ struct ListedWeights {
   }
 };
 
-// Whether the block's masks are at most those of the table, so that a position has the same mask in every group of 16
-// positions.
+// Whether the table has all masks of the block's positions, so that a position's mask depends only on its place in a
+// group of 16.
 __device__ __forceinline__ bool HasWordsMasks(const SplitArgs& args, const Stripes& b) {
   return args.av.masks <= kSplitWordsMasks || b.stripe() == kSplitWordsMasks;
 }
@@ -88,7 +88,8 @@ __device__ __forceinline__ void FillFirstWords(const SplitArgs& args, const Stri
   }
 }
 
-// Shared addresses of a lane's look-ups of first words: in turn i, of byte i ^ Order() of a word of values.
+// Shared-memory addresses of a lane's look-ups of first words. In turn i, the lane looks up byte i ^ Order() of a word
+// of values.
 class WordPlaces {
  public:
   __device__ __forceinline__ explicit WordPlaces(uint32_t table) {
@@ -105,7 +106,7 @@ class WordPlaces {
     for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(factors_[i]));
     asm volatile("" : "+r"(bytes_));
   }
-  // Returns in which of two orders (0 or 1) this lane takes positions, in its rows and in its column of a tile.
+  // Returns the order (0 or 1) in which this lane takes positions, in its rows and in its column of a tile.
   __device__ __forceinline__ static uint32_t Order() { return threadIdx.x >> 4 & 1; }
 
   template <int i>
@@ -127,9 +128,9 @@ class WordPlaces {
   uint32_t bytes_;
 };
 
-// Adds a lane's accumulators of AddFirstWords to `sums`. Only products whose row and column have one order count; lanes
-// that have none take half of the products of lane ^ 2. So the first half of a quad adds dimensions 0 and 1 of every
-// four, the second half dimensions 2 and 3, each with its sums of negative codes.
+// Adds a lane's accumulators of AddFirstWords to `sums`. A product counts only if its row and its column have the same
+// order; a lane without such products takes half of those of lane ^ 2. So the first half of a quad adds dimensions 0
+// and 1 of every four, the second half dimensions 2 and 3, each with its sums of negative codes.
 template <int kHeadDim, int kWords, int kMaxHeads>
 __device__ __forceinline__ void AddWordSums(const int32_t (&acc)[kWords][2][4], const int32_t (&negatives)[kWords][4],
                                             int heads, int32_t (&sums)[kMaxHeads][kHeadDim + 1]) {
@@ -254,8 +255,8 @@ __device__ __forceinline__ void AddFirstWords(const SplitArgs& args, const Strip
   AddWordSums<kHeadDim>(acc, negatives, b.heads.count, sums);
 }
 
-// Addresses of the operands of p v of one listed weight: `values`, this lane's four dimensions of four positions, and
-// `counts`, the count row of the weight's level.
+// Addresses of what p v of one listed weight reads: `values`, the codes of this lane's four dimensions at four
+// positions, and `counts`, the row of counts8 for the weight's level.
 struct ListedPlace {
   const uint4* values;
   const uint8_t* counts;
@@ -272,15 +273,16 @@ struct ListedPlace {
   }
 };
 
-// Shared memory for the operands of the first kCount listed weights, which are copied there while the loop runs.
+// Shared memory for the operands of the first kCount listed weights, which AskForListed copies while AddFirstWords
+// runs.
 struct ListedStage {
   static constexpr int kCount = 2 * kResidentWarps;
   uint4 values[kCount][32];  // [listed weight][lane] four dimensions of four positions
   uint8_t counts[kCount][kWordsLevels];
 };
 
-// Issues asynchronous copies of the operands of the first listed weights to `stage`; a warp copies what it adds in
-// AddListed.
+// Issues asynchronous copies of the operands of the first listed weights to `stage`; each warp copies the operands of
+// the weights that it adds in AddListed.
 __device__ __forceinline__ void AskForListed(const SplitArgs& args, const Stripes& b, const ListedWeights& listed,
                                              int count, ListedStage& stage) {
   const int lane = static_cast<int>(threadIdx.x & 31);
@@ -292,8 +294,8 @@ __device__ __forceinline__ void AskForListed(const SplitArgs& args, const Stripe
   }
 }
 
-// Adds p v of `count` listed weights to `sums`, a weight per warp at a time. Waits for the copies of this thread.
-// Called by all threads.
+// Adds p v of `count` listed weights to `sums`, one weight per warp at a time, after waiting for the copies of
+// AskForListed. Called by all threads.
 template <int kHeadDim, int kMaxHeads>
 __device__ __forceinline__ void AddListed(const SplitArgs& args, const Stripes& b, const ListedWeights& listed,
                                           int count, const ListedStage& stage,

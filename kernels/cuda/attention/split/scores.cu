@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores q k of single rows on binary tensor cores: a block takes a part of a row's context for its query heads of one
-// KV head. All thermometers are looked up: making every other one by shifts took longer in deep contexts.
+// Computes the scores q k of single rows on binary tensor cores: a block takes a part of a row's context for its query
+// heads of one KV head. All thermometers are looked up, since making every other one by shifts takes longer in deep
+// contexts.
 #include <type_traits>
 
 #include "kernels/cuda/attention/split/dealt.cuh"
@@ -12,7 +13,7 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
-// Groups of 32 positions that a warp takes at a time; a lane has four neighbouring positions of each.
+// Runs of 32 positions that a warp takes at a time; a lane has four neighbouring positions of each.
 constexpr int kQuads = 2;
 constexpr int kWarpTokens = 32 * kQuads;  // positions that a warp takes at a time
 constexpr int kTileHeads = kScoreHeads;
@@ -83,8 +84,8 @@ __device__ __forceinline__ void WriteMaxima(const Args& args, const SplitRow& ro
   }
 }
 
-// Zeroes the row's sums of p v and counter of finished parts in scratch, which the value kernel adds to. Called by all
-// threads of one block.
+// Zeroes the row's sums of p v and its counter of finished parts in scratch, to which the value kernel adds. Called by
+// all threads of one block.
 __device__ __forceinline__ void ClearSums(const SplitArgs& args, const SplitRow& row, const SplitHeads& heads) {
   const int head_dim = args.attention.kv.head_dim;
   int32_t* sums = args.scratch.sums + HeadIndex(args, row, heads.first) * head_dim;
@@ -123,8 +124,8 @@ __device__ __forceinline__ void TakeQueries(const DealtArgs& args, const SplitRo
   StageCodes<kThreads>(args, reinterpret_cast<const uint8_t*>(words), heads, s);
 }
 
-// Grid: args.score_blocks blocks, which take items in steps of the grid. An item is a part of a row's context and the
-// query heads of a block; a warp takes kWarpTokens positions of the part at a time.
+// Writes the scores and the maximum of each part. Grid: args.score_blocks blocks in a grid-stride loop over items. An
+// item is a part of a row's context for the query heads of one block; a warp takes kWarpTokens positions at a time.
 template <typename Args, int kHeadDim, int kN>
 __global__ void __launch_bounds__(kThreads, kN == 1 ? 4 : 3) SplitScoresKernel(const Args args) {
   constexpr bool kDealt = std::is_same_v<Args, DealtArgs>;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax of the split kernels: from scores to weights, the numbers that p v multiplies.
+// Softmax of the split kernels: replaces scores by weights, the numbers that p v multiplies.
 //
-// One block computes the maximum, the sum of exponentials and the weights of a row of at most kSplitSoloUnits units,
-// for one query head. The sum of a longer row is the work of kLaneBlocks blocks, each of which owns whole lanes of the
-// sum (kernels/math/reduce.h), and a second kernel computes the row's weights.
+// For a row of at most kSplitSoloUnits units, one block computes the maximum, the sum of exponentials and the weights
+// of one query head. For a longer row, kLaneBlocks blocks divide the lanes of the sum (kernels/math/reduce.h) among
+// them, and a second kernel computes the weights.
 #include "kernels/cuda/attention/split/work.cuh"
 #include "kernels/cuda/device/block_reduce.cuh"
 #include "kernels/cuda/runtime/launch.h"
@@ -18,7 +18,7 @@ constexpr int kLaneBlocks = kRowLanes / 32;  // blocks that share the sum of a l
 constexpr int kRounds = 64;  // rounds of kRowLanes positions whose exponentials are kept in shared memory at a time
 static_assert(kSplitUnit == kRowLanes);
 
-// Addresses of one row and query head.
+// One row and query head: its index and the addresses of its data.
 struct Head {
   float* scores;
   const float* v_scales;  // scales of the layer's values: [page][kv_head][position in the page]
@@ -56,8 +56,8 @@ __device__ __forceinline__ float LargestOf(const float* numbers, int count, floa
   return BlockMax(largest, shared);
 }
 
-// Computes the softmax of a whole row and head by one block: replaces scores by weights, and writes the largest weight
-// to scratch.weight_max (not for kExact). Thread j adds lane j of the sum. shared: [kRowLanes] scratch.
+// Computes the softmax of a row and head in one block: replaces scores by weights, and unless kExact writes the largest
+// weight to scratch.weight_max. Thread j adds lane j of the sum. shared: [kRowLanes] scratch.
 template <bool kExact>
 __device__ void OneBlock(const SplitArgs& args, const SplitRow& row, const Head& head, float largest, float* shared) {
   const int first = row.first_unit() * kSplitUnit + static_cast<int>(threadIdx.x);
@@ -85,8 +85,8 @@ __device__ void OneBlock(const SplitArgs& args, const SplitRow& row, const Head&
   }
 }
 
-// Computes 32 lanes of the sum of a long row by one block: all warps replace scores by exponentials, and warp 0 adds
-// these in the order of positions, a lane each. Writes the sums to scratch.lane_sums.
+// Computes 32 lanes of the sum of a long row: all warps of the block replace scores by exponentials, and thread l of
+// warp 0 adds those of lane l in the order of positions. Writes the sums to scratch.lane_sums.
 __device__ void SumLanes(const SplitArgs& args, const SplitRow& row, const Head& head, int lane_block, float largest,
                          float (&tile)[kRounds][32]) {
   const int lane = static_cast<int>(threadIdx.x & 31);
@@ -119,9 +119,9 @@ __device__ void SumLanes(const SplitArgs& args, const SplitRow& row, const Head&
   if (warp == 0) args.scratch.lane_sums[head.index * kRowLanes + lane_block * 32 + lane] = sum;
 }
 
-// Replaces the scores of a long row by exponentials and sums these by lane, or computes the whole softmax of a short
-// row. Grid: kSplitSoftmaxBlocks blocks per SM, which take items in steps of the grid: a short row and query head
-// (OneBlock), or 32 lanes of a long row and query head (SumLanes).
+// Replaces the scores of a long row by exponentials and sums them by lane, or computes the whole softmax of a short
+// row. Grid: kSplitSoftmaxBlocks blocks per SM in a grid-stride loop over items: a short row and query head (OneBlock),
+// or 32 lanes of a long row and query head (SumLanes).
 template <bool kExact>
 __global__ void __launch_bounds__(kThreads) SplitSumsKernel(const SplitArgs args) {
   __shared__ float tile[kRounds][32];
@@ -146,8 +146,8 @@ __global__ void __launch_bounds__(kThreads) SplitSumsKernel(const SplitArgs args
   }
 }
 
-// Weights of the long rows whose sums SumLanes made. Grid: kSplitSoftmaxBlocks blocks per SM, which take items in steps
-// of the grid: a part of kSplitWeightUnits units of a row and query head.
+// Replaces exponentials by weights in the long rows whose lane sums SumLanes wrote. Grid: kSplitSoftmaxBlocks blocks
+// per SM in a grid-stride loop over items, each kSplitWeightUnits units of a row and query head.
 template <bool kExact>
 __global__ void __launch_bounds__(kThreads) SplitWeightsKernel(const SplitArgs args) {
   __shared__ float reduce[kRowLanes];

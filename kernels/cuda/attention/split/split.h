@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of single rows (one token of a sequence each) with every context split over the whole GPU: the arguments
-// and launchers that the kernels of this folder share. Private to this folder.
+// Arguments and launchers shared by the kernels of this folder, which compute attention of single rows (one token of a
+// sequence each) with every context split over the whole GPU. Private to this folder.
 //
 // LaunchSplitScores writes the scores q k to scratch, LaunchSplitSoftmax turns scores into weights (the numbers that p
 // v quantizes), LaunchSplitValues multiplies weights by values. Each launch cuts the contexts into parts, and reads a
-// part once for all query heads of a KV head. A resident kernel does all steps in one launch. Sums of exponentials go
-// by lanes of absolute position (kernels/math/reduce.h). Every block finds its work from the lengths in device memory,
-// so that a recorded graph cuts a batch of any lengths evenly, and short rows never wait for long ones. Bits: equal to
-// those of the kernels that give each row to one block (attention/row.cu). Maxima and integer sums have no order, and
-// each lane of a float sum is added by one thread.
+// part once for all query heads of a KV head. A resident kernel does all steps in one launch. The lane in which an
+// exponential is summed depends on its absolute position (kernels/math/reduce.h). Every block finds its work from the
+// lengths in device memory, so that a recorded graph cuts a batch of any lengths evenly, and short rows never wait for
+// long ones. Bits: equal to those of the kernels that give each row to one block (attention/row.cu). Maxima and integer
+// sums have no order, and each lane of a float sum is added by one thread.
 #pragma once
 
 #include "kernels/cuda/attention/kernels.h"
@@ -35,9 +35,10 @@ struct SplitArgs {
   int32_t resident_positions = 0;  // positions per block whose scores fit in shared memory (resident kernels)
   int32_t resident_masks = 0;      // scrambling masks whose streams of weights fit in shared memory next to the scores
   int32_t resident_bytes = 0;      // bytes of shared memory for the streams of weights under these masks
-  uint32_t* flags = nullptr;       // DeviceContext::flags: words that resident blocks exchange, 0 between kernels
-  bool is_one_block = false;       // one block computes the softmax of a row and head, however long the row is
-  PostPeers peers;                 // other GPUs to which posted.out is posted
+  // DeviceContext::flags: words through which resident blocks exchange numbers, 0 between kernels
+  uint32_t* flags = nullptr;
+  bool is_one_block = false;  // one block computes the softmax of a row and head, however long the row is
+  PostPeers peers;            // other GPUs to which posted.out is posted
 };
 
 // scores.cu. Writes the scores q k of every row to scratch.scores, and their maximum over each part of the context to
@@ -46,15 +47,16 @@ void LaunchSplitScores(DeviceContext& ctx, const SplitPlan& plan, const SplitArg
 // softmax.cu. Turns scratch.scores from scores into weights. exact: weights are probabilities; otherwise a weight is a
 // probability times the scale of its value, and scratch.weight_max gets the largest of each part.
 void LaunchSplitSoftmax(DeviceContext& ctx, const SplitArgs& args, bool exact);
-// values.cu. Writes attention.out: p v of the quantized weights in scratch.scores and the values in the cache.
+// values.cu. Quantizes the weights in scratch.scores, multiplies them by the values in the cache, and writes
+// attention.out.
 void LaunchSplitValues(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args);
 // resident.cu. Computes q k, softmax and p v in one launch (SplitKernel::kResident), whose blocks are all on the GPU at
 // once.
 void LaunchSplitResident(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args);
 // resident_lookup.cu. As LaunchSplitResident, with q k by table look-ups (SplitKernel::kLookup and kLookupWords).
 void LaunchSplitLookup(DeviceContext& ctx, const SplitPlan& plan, const SplitArgs& args);
-// exact.cu. Both products in fp32 without SC: scores to scratch.scores and scratch.score_max, then p v to
-// attention.out.
+// exact.cu. Both products without SC, in fp32 arithmetic: LaunchSplitExactScores writes scratch.scores and
+// scratch.score_max, LaunchSplitExactValues writes p v to attention.out.
 void LaunchSplitExactScores(DeviceContext& ctx, const SplitArgs& args);
 void LaunchSplitExactValues(DeviceContext& ctx, const SplitArgs& args);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// p v of single rows on binary tensor cores: a block takes a part of a row's context for its query heads of one KV
-// head.
+// Computes p v of single rows on binary tensor cores: a block takes a part of a row's context for its query heads of
+// one KV head.
 //
 // Columns of a tile are query heads, rows are dimensions of values. A warp takes 16 positions of all dimensions at a
 // time, and loads no values if the weights of all heads at these positions are quantized to 0.
@@ -26,8 +26,8 @@ struct Shared {
   int is_last;
 };
 
-// Returns the largest weight of query head heads.first + lane / 4 in parts lane % 4, lane % 4 + 4, ...: the maximum
-// over a quad is that of the row. Returns 0 if the block has no such head.
+// Returns the largest weight of query head heads.first + lane / 4 over parts lane % 4, lane % 4 + 4, ..., so the
+// maximum over a quad of lanes is the row's. Returns 0 if the block has no such head.
 __device__ __forceinline__ float ScaleOf(const SplitArgs& args, const SplitRow& row, const SplitHeads& heads) {
   const int lane = static_cast<int>(threadIdx.x & 31);
   if (lane >> 2 >= heads.count) return 0.0f;
@@ -38,8 +38,7 @@ __device__ __forceinline__ float ScaleOf(const SplitArgs& args, const SplitRow& 
   return largest;
 }
 
-// Returns the largest weight of query head heads.first + lane / 4 over all devices in lane 0 of each quad, 0 in the
-// others.
+// As above for dealt rows: lane 0 of each quad returns the head's largest weight over all devices, the other lanes 0.
 __device__ __forceinline__ float ScaleOf(const DealtArgs& args, const SplitRow& row, const SplitHeads& heads) {
   const int lane = static_cast<int>(threadIdx.x & 31);
   if (lane >> 2 >= heads.count || (lane & 3) != 0) return 0.0f;
@@ -86,8 +85,8 @@ __device__ void WriteSums(const SplitArgs& args, const SplitRow& row, const Spli
   for (int i = tid; i < count; i += kThreads) write(i / kHeadDim, i % kHeadDim, __ldcg(sums + i));
 }
 
-// Grid: args.value_blocks blocks, which take items in steps of the grid. An item is a part of a row's context and the
-// query heads of a block; a warp takes 16 positions of the part at a time.
+// Quantizes weights and multiplies them by values. Grid: args.value_blocks blocks in a grid-stride loop over items. An
+// item is a part of a row's context for the query heads of one block; a warp takes 16 positions of the part at a time.
 template <typename Args, int kHeadDim>
 __global__ void __launch_bounds__(kThreads, 3) SplitValuesKernel(const Args args) {
   extern __shared__ __align__(256) uint8_t shared_memory[];
@@ -109,7 +108,7 @@ __global__ void __launch_bounds__(kThreads, 3) SplitValuesKernel(const Args args
     const int begin = (row.first_unit() + row.item / blocks * part_units) * kSplitUnit;
     const int end = min(begin + part_units * kSplitUnit, row.length);
     const int32_t* pages = PagesOf(args, row);
-    // First of the four positions of this lane, of the 16 positions of its warp.
+    // This lane's first position: the lane has four of the 16 positions of its warp.
     int t = begin + (tid >> 5) * kGroupDims + (lane & 3) * 4;
     // Shifted as t is, so that the loop ends for all lanes of a warp at once.
     const int warp_end = end + (lane & 3) * 4;

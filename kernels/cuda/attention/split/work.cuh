@@ -31,8 +31,8 @@ __device__ __forceinline__ SplitRow RowAt(const SplitArgs& args, int index) {
   return at;
 }
 
-// Returns the units of kSplitUnit positions in a part, such that all rows and heads have about `blocks` parts in total.
-// Called by all lanes of a warp. Args: SplitArgs or DealtArgs.
+// Returns the size of a part in units of kSplitUnit positions, chosen so that all rows and head blocks have about
+// `blocks` parts in total. Called by all lanes of a warp. Args: SplitArgs or DealtArgs.
 template <typename Args>
 __device__ inline int PartUnits(const Args& args, int blocks) {
   const int lane = static_cast<int>(threadIdx.x & 31);
@@ -99,7 +99,7 @@ __device__ __forceinline__ const int32_t* PagesOf(const SplitArgs& args, const S
   return args.attention.pass.pages + static_cast<int64_t>(row.sequence) * args.attention.pass.max_pages;
 }
 
-// Place of a position in the KV cache: the page, and the slot, which is the position's index in the page.
+// Where a position is in the KV cache: its page, and its index `slot` in the page.
 struct KvPlace {
   int32_t page;
   int slot;
@@ -107,8 +107,8 @@ struct KvPlace {
 __device__ __forceinline__ KvPlace PlaceOf(const KvView& kv, const int32_t* pages, int t) {
   return {__ldg(pages + (t >> kv.page_shift)), t & (kv.page_tokens - 1)};
 }
-// KvOf returns the cache that a launch reads, AbsoluteOf the absolute position of cache position t. The overloads for
-// rows dealt over devices are in dealt.cuh.
+// KvOf returns the cache that a launch reads, AbsoluteOf the absolute position of position t of this cache. The
+// overloads for rows dealt over devices are in dealt.cuh.
 __device__ __forceinline__ const KvView& KvOf(const SplitArgs& args) { return args.attention.kv; }
 __device__ __forceinline__ int AbsoluteOf(const SplitArgs& /*args*/, int t) { return t; }
 
