@@ -342,8 +342,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
     load_first(place);
   }
   WaitForPrevious();
-  // Called after the wait, so that `chosen` is complete before the next kernel begins, which may read it early
-  // (Settle).
+  // Called after the wait: `chosen` is complete before the next kernel begins, which may read it early (Settle).
   StartNext();
   args.reporter.Begin();
   if (args.post.words != nullptr) ClearRow(args.post, block, static_cast<int>(gridDim.x));
