@@ -16,7 +16,7 @@ namespace stoch::cuda::attention_row {
 // saved let more blocks run while one waits.
 constexpr int CrowdedBlocks(int slots) { return slots <= 4 ? 4 : 2; }
 
-// How far a kernel compiled for kBlocks blocks per SM prefetches.
+// Prefetch distances of a kernel that is compiled for kBlocks blocks per SM.
 template <int kSlots, int kBlocks>
 struct Density {
   static constexpr bool kCrowded = kBlocks > 2 || (kBlocks == 2 && CrowdedBlocks(kSlots) == 2);
@@ -125,8 +125,7 @@ struct RowBlock {
     cluster = 1 << cluster_shift;
     const int tiles = (length + kTileTokens - 1) / kTileTokens;
     own_tiles = rank < tiles ? (tiles - rank + cluster - 1) >> cluster_shift : 0;
-    // All positions of the block's tiles, except that the last tile ends with the context, rounded up to four
-    // positions.
+    // The positions in the block's tiles. The context's last tile ends at the context's length, rounded up to four.
     own_tokens =
         min(own_tiles * kTileTokens, (own_tiles - 1) * kTileTokens + (length - tile_begin(own_tiles - 1) + 3) / 4 * 4);
     s = MakeLayout(shared_memory, head_dim, args.cluster);
@@ -159,8 +158,8 @@ struct RowBlock {
     const int page = t >> kv.page_shift;
     return page < kMaxSharedPages ? shared_pages[page] : __ldg(pages + page);
   }
-  // keys_of: this lane's first key word of the block's tile number `tile`. values_of: this lane's first value word of
-  // the warp's group number `group`.
+  // keys_of returns the address of this lane's first key word in the block's tile number `tile`, values_of that of its
+  // first value word in the warp's group number `group`.
   __device__ __forceinline__ const uint8_t* keys_of(int tile) const {
     const int t = min(tile_begin(tile) + lane * kLaneTokens, last) & ~3;
     return keys + static_cast<int64_t>(page_of(t)) * page_bytes + kv.KeySlot(t & page_mask) * 4;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the threads of a row kernel divide the tokens, and how a warp stages the count-table rows that it looks up.
 //
-// A warp looks up only rows that it staged itself, since block barriers are the cost of a short context. So in q k^T a
-// warp owns a slice of the dimensions, and in p v the tokens whose probabilities its own threads hold.
+// A warp looks up only rows that it staged itself, because block barriers would dominate the time of a short context.
+// So in q k^T a warp owns a slice of the dimensions, and in p v the tokens whose probabilities its own threads hold.
 #pragma once
 
 #include "kernels/cuda/device/block_reduce.cuh"

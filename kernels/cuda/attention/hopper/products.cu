@@ -143,8 +143,8 @@ __device__ __forceinline__ void StoreScores(const WideArgs& args, const int32_t 
 }
 
 // Computes q k for the warpgroup's kOwn slots over positions [begin, end): writes the counts to args.scores and raises
-// args.row_max. In shared memory: `slots`; `codes` of this thread's rows [slot][dim / 16], kConsumers elements apart;
-// `states` [slot], kConsumers elements apart; gains [slot] (kMixed).
+// args.row_max. The other arguments are in shared memory: `codes` [slot][dim / 16] and `states` [slot] of this thread's
+// rows, with elements kConsumers apart, and in kMixed `gains` [slot].
 template <int kWords, int kHeadDim, bool kMixed>
 __device__ __forceinline__ void ConsumeScores(const WideArgs& args, ScoreConsumer<kWords, kMixed>& consumer,
                                               const Slot* slots, int begin, int end, uint2* codes, RowState* states,

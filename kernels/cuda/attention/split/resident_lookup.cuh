@@ -196,8 +196,8 @@ struct KeyPlace {
   }
 };
 
-// The keys that a warp works on, a tile at a time: the current tile's words and scale, and the places of the next
-// tiles.
+// A warp's iteration over its tiles of keys: the current tile's words and scale in registers, and the places of the
+// next tiles.
 struct LookupKeys {
   static constexpr int kAhead = 2;  // tiles after the current one that are prefetched into L2
   TilePlaces<1, KeyPlace> places;

@@ -118,7 +118,7 @@ __device__ __forceinline__ void ClearWords(const SplitArgs& args, const Stripes&
 }
 
 // Zeroes the words of args.flags in which this block posted its candidates and largest weights. All blocks of the row
-// have read them: WriteOutput has received their sums of p v, which they post afterwards.
+// have read them: WriteOutput has received their sums of p v, which a block posts only after it has read the words.
 __device__ __forceinline__ void ClearWeightWords(const SplitArgs& args, const Stripes& b) {
   const int tid = static_cast<int>(threadIdx.x);
   if (tid >= b.heads.count) return;

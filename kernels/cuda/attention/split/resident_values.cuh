@@ -183,10 +183,10 @@ __device__ __forceinline__ void AddWord(const uint4& v, const uint4 (&streams)[4
   AddPosition<IsShifted<kDirect>(j), j>(v, streams[j], bytes, table, acc);
   if constexpr (j + 1 < 4) AddWord<kDirect, j + 1>(v, streams, bytes, table, acc);
 }
-// Adds the products p v of positions j to 3 of four with halves of streams, for up to four heads. A thermometer is
-// operand A as it is: for each dimension words 0 and 1 are in row i and words 2 and 3 in row i + 8 of a tile. Even
-// columns have words 0 and 1 of the heads' streams, odd columns words 2 and 3. AddNegatives adds up the ones of streams
-// at negative codes, by one byte MMA for all four dimensions. kMoreShifts: five of sixteen thermometers are made by
+// Adds the products p v of positions j to 3 of four with halves of streams, for up to four heads. One whole thermometer
+// is a lane's operand A: for each dimension, words 0 and 1 are in row i and words 2 and 3 in row i + 8 of a tile. Even
+// columns have words 0 and 1 of the heads' streams, odd columns words 2 and 3. The correction for negative codes is
+// left to AddNegatives, one byte MMA for all four dimensions. kMoreShifts: five of sixteen thermometers are made by
 // shifts instead of four.
 template <bool kDirect, bool kMoreShifts, int j = 0>
 __device__ __forceinline__ void AddWord(const uint4& v, const uint2 (&streams)[4], uint32_t table,

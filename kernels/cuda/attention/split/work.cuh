@@ -87,7 +87,7 @@ __device__ inline bool FindItem(const Args& args, int item, const CountOf& count
 __device__ __forceinline__ bool IsOneBlock(const SplitArgs& args, const SplitRow& row) {
   return args.is_one_block || row.units() <= kSplitSoloUnits;
 }
-// Number of parts of a row's weights. scratch.weight_max has a maximum for each part.
+// Returns in how many parts a row's weights are computed; scratch.weight_max has one maximum per part.
 __device__ __forceinline__ int WeightParts(const SplitArgs& args, const SplitRow& row) {
   return IsOneBlock(args, row) ? 1 : PartsOf(row, kSplitWeightUnits);
 }
