@@ -28,11 +28,30 @@ template <int kWarps>
 using Body = tiles::Int8FormBody<Shape<kWarps>>;
 using Layout = tiles::Int8Layout<kRows>;
 
-// The rows of a tile that a block takes: false where there are none.
-__device__ __forceinline__ bool TakePart(QueryTile& tile, int part) {
-  tile.first_row += part * kRows;
-  tile.num_rows = min(tile.num_rows - part * kRows, kRows);
-  return tile.num_rows > 0;
+// Where a block (query head, tile, part of kRows rows) works. tile: the part's rows; none in parts past the tile's end.
+struct Part {
+  QueryTile tile;
+  int head = 0;
+  int kv_head = 0;
+  int length = 0;         // positions of the sequence that its rows may see
+  int begin = 0;          // first of them that the tile keeps
+  int64_t first_row = 0;  // of the part in scratch
+  int64_t packed = 0;     // first position of the sequence in args.kv
+};
+__device__ __forceinline__ Part PartOf(const TileArgs& args) {
+  Part part;
+  part.tile = args.tiles[blockIdx.y];
+  part.head = static_cast<int>(blockIdx.x);
+  part.kv_head = part.head / args.attention.group;
+  part.length = part.tile.length();
+  part.begin = FirstKept(args.attention, part.tile.PositionOf(0));
+  const auto skipped = static_cast<int>(blockIdx.z) * kRows;
+  part.first_row = (static_cast<int64_t>(blockIdx.y) * args.attention.num_heads + part.head) * kQueryTile + skipped;
+  part.packed = static_cast<int64_t>(part.kv_head) * args.kv.positions +
+                args.attention.pass.sequences[part.tile.sequence].packed_begin;
+  part.tile.first_row += skipped;
+  part.tile.num_rows = min(part.tile.num_rows - skipped, kRows);
+  return part;
 }
 
 // The y words, which are codes, of four packed words `step` apart.
@@ -56,13 +75,8 @@ __global__ void __launch_bounds__(kScoreWarps * 32, 1) Int8ScoresKernel(const Ti
   uint32_t* const flips = rows_of_warps + kScoreWarps * 2 * kRowWords;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = static_cast<int>(threadIdx.x / 32);
-  const int head = static_cast<int>(blockIdx.x);
-  QueryTile tile = args.tiles[blockIdx.y];
-  const int length = tile.length();
-  const int begin = FirstKept(args.attention, tile.PositionOf(0));
-  const int64_t first_row =
-      (static_cast<int64_t>(blockIdx.y) * args.attention.num_heads + head) * kQueryTile + blockIdx.z * kRows;
-  if (!TakePart(tile, static_cast<int>(blockIdx.z))) return;  // nobody reads their scores
+  const auto [tile, head, kv_head, length, begin, first_row, packed] = PartOf(args);
+  if (tile.num_rows <= 0) return;  // nobody reads their scores
 
   constexpr int kAtOnce = kScoreWarps * 32 / kStageThreads;  // stages
   const int of_stage = static_cast<int>(threadIdx.x) % kStageThreads;
@@ -81,9 +95,6 @@ __global__ void __launch_bounds__(kScoreWarps * 32, 1) Int8ScoresKernel(const Ti
     __syncthreads();
   }
 
-  const int kv_head = head / args.attention.group;
-  const int64_t packed =
-      static_cast<int64_t>(kv_head) * args.kv.positions + args.attention.pass.sequences[tile.sequence].packed_begin;
   uint4* const rows = reinterpret_cast<uint4*>(rows_of_warps + warp * 2 * kRowWords);
   Body<kScoreWarps> body{SharedAddress(flips) + warp * kTileFlipBytes};
   for (int key = begin + warp * kWarpRows; key < length; key += kScoreWarps * kWarpRows) {
@@ -136,17 +147,9 @@ __global__ void __launch_bounds__(kValueWarps * 32, 2) Int8ValuesKernel(const Ti
   uint32_t* const flips = shared + kValueStages * (Layout::kWords + kHeadDim * kStageDims / 4);
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = static_cast<int>(threadIdx.x / 32);
-  const int head = static_cast<int>(blockIdx.x);
-  QueryTile tile = args.tiles[blockIdx.y];
-  const int length = tile.length();
-  const int begin = FirstKept(args.attention, tile.PositionOf(0));
-  const int64_t first_row =
-      (static_cast<int64_t>(blockIdx.y) * args.attention.num_heads + head) * kQueryTile + blockIdx.z * kRows;
-  if (!TakePart(tile, static_cast<int>(blockIdx.z))) return;
+  const auto [tile, head, kv_head, length, begin, first_row, packed] = PartOf(args);
+  if (tile.num_rows <= 0) return;
 
-  const int kv_head = head / args.attention.group;
-  const int64_t packed =
-      static_cast<int64_t>(kv_head) * args.kv.positions + args.attention.pass.sequences[tile.sequence].packed_begin;
   const int padded = (length + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
   const int of_stage = static_cast<int>(threadIdx.x) % kStageThreads;
   const int made = static_cast<int>(threadIdx.x) / kStageThreads;  // the stage that this thread helps to make

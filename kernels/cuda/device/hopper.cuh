@@ -61,13 +61,6 @@ __device__ __forceinline__ float2 LoadShared2(uint32_t address) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];\n" : "=f"(r.x), "=f"(r.y) : "r"(address));
   return r;
 }
-__device__ __forceinline__ float4 LoadShared4(uint32_t address) {
-  float4 r;
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];\n"
-               : "=f"(r.x), "=f"(r.y), "=f"(r.z), "=f"(r.w)
-               : "r"(address));
-  return r;
-}
 
 // Named barriers between warpgroups. threads: number of threads that arrive plus number of threads that wait.
 __device__ __forceinline__ void NamedArrive(uint32_t id, int threads, bool condition) {

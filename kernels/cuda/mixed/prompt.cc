@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "kernels/cuda/mixed/shared_slots.h"
-#include "kernels/cuda/sc/hopper/chunk_words.h"
 #include "kernels/cuda/sc/hopper/row_groups.h"
 #include "kernels/plan/linear/mixed.h"
 
@@ -21,11 +20,10 @@ void LaunchProducts(DeviceContext& ctx, const LengthTables& tables, const RowSlo
   const auto count = static_cast<int>(group.products.size());
   std::vector<ScTraits> orders;
   for (const LengthGroup& one : lengths.groups) orders.push_back(ctx.tables.Traits(*one.order));
-  switch (PlanMixedPrompt(ctx.traits, orders, slots.per_row, a.tokens)) {
-    case LinearRoute::kMixedChunks: return LaunchScChunkWords(ctx, lengths, a, group.products.data(), count);
-    case LinearRoute::kMixedGroups: return LaunchScRowGroups(ctx, lengths, a, group.products.data(), count);
-    default: break;  // kMixedPrompt: one product for all rows at the longest length, below
+  if (PlanMixedPrompt(ctx.traits, orders, slots.per_row, a.tokens) == LinearRoute::kMixedGroups) {
+    return LaunchScRowGroups(ctx, lengths, a, group.products.data(), count);
   }
+  // kMixedPrompt: one product for all rows at the longest length.
   const LengthGroup all{tables.longest(), tables.view().streams, {}};
   LaunchScRowGroups(ctx, {{&all, 1}, nullptr, slots}, a, group.products.data(), count);
 }

@@ -143,30 +143,10 @@ LinearPlan PlanMixedLinear(const GpuTraits& gpu, const MixedTraits& weight, cons
 LinearRoute PlanMixedPrompt(const GpuTraits& gpu, std::span<const ScTraits> orders, int64_t slots_per_row,
                             int64_t tokens) {
   const auto all = [&](const auto& takes) { return std::all_of(orders.begin(), orders.end(), takes); };
-  if (orders.size() < 2) return LinearRoute::kMixedPrompt;
-  if (slots_per_row > 1) {
-    const bool fits = all([](const ScTraits& order) { return order.direct_ranks; }) &&
-                      CanPrefillWgmma(gpu, FourWords(orders.back()), true) &&
-                      ChunkWordStages(gpu, tokens, slots_per_row) >= 2;
-    return fits ? LinearRoute::kMixedChunks : LinearRoute::kMixedPrompt;
-  }
+  if (orders.size() < 2 || slots_per_row > 1) return LinearRoute::kMixedPrompt;
   const bool fits =
       tokens >= kGroupedRows && all([&](const ScTraits& order) { return CanPrefillWgmma(gpu, order, true); });
   return fits ? LinearRoute::kMixedGroups : LinearRoute::kMixedPrompt;
-}
-
-ScTraits FourWords(ScTraits longest) {
-  constexpr int kMostWords = 4;
-  longest.stoc_len = 32 * kMostWords;
-  longest.direct_ranks = true;
-  return longest;
-}
-
-int64_t ChunkWordCount(int64_t tokens, int64_t chunks) { return DivideUp(tokens, kPrefillTileTokens) * chunks; }
-
-int ChunkWordStages(const GpuTraits& gpu, int64_t tokens, int64_t chunks) {
-  const int64_t room = gpu.max_shared_bytes - kRingHeaderBytes - ChunkWordCount(tokens, chunks);
-  return static_cast<int>(std::clamp<int64_t>(room / kChunkStageBytes, 0, kPrefillMaxStages));
 }
 
 namespace {
@@ -220,19 +200,8 @@ int64_t RowGroupBytes(const GpuTraits& gpu, const MixedTraits& weight, const Lin
   return PlanScPrefill(gpu, weight.longest, shape, true).launch_bytes + order;
 }
 
-int64_t ChunkWordsBytes(const GpuTraits& gpu, const MixedTraits& weight, const LinearShape& shape) {
-  const ScTraits four = FourWords(weight.longest);
-  if (!CanPrefillWgmma(gpu, four, true)) return 0;
-  const int64_t tiles = DivideUp(shape.tokens, kPrefillTileTokens);
-  // Words of tiles and of rows.
-  const int64_t words = (tiles + shape.tokens) * weight.dims.chunks + 2 * ScratchLayout::kAlignment;
-  const int64_t order = (2 * shape.tokens + 1) * static_cast<int64_t>(sizeof(int32_t)) + 2 * ScratchLayout::kAlignment;
-  return PlanScPrefill(gpu, four, shape, true).launch_bytes + words + order;
-}
-
 int64_t PromptBytes(const GpuTraits& gpu, const MixedTraits& weight, const LinearShape& shape) {
-  return PlanScPrefill(gpu, weight.longest, shape, true).quantize_bytes +
-         std::max(RowGroupBytes(gpu, weight, shape), ChunkWordsBytes(gpu, weight, shape)) +
+  return PlanScPrefill(gpu, weight.longest, shape, true).quantize_bytes + RowGroupBytes(gpu, weight, shape) +
          SlotBytes(weight.dims, shape.tokens);
 }
 

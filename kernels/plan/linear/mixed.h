@@ -32,19 +32,10 @@ int64_t MixedScratchBytes(const GpuTraits& gpu, const LinearSpec& spec, const Li
 // Codes, scales and what else a part of such a weight takes of so many rows of `cols` channels.
 int64_t MixedPartBytes(const ScOperator& op, int64_t rows, int64_t cols);
 
-// ---- Prompts of (row, chunk)s with lengths of their own.
-// Stages of kMixedChunks that fit next to the words of all tiles.
-int ChunkWordStages(const GpuTraits& gpu, int64_t tokens, int64_t chunks);
-// Words of tiles and chunks, which blocks keep after their stages.
-int64_t ChunkWordCount(int64_t tokens, int64_t chunks);
-// The traits of streams of four words, whatever the longest length.
-ScTraits FourWords(ScTraits longest);
-
 // ---- Sizes of the kernels, which check them where they are compiled.
 inline constexpr int64_t kMinMixedBatchTokens = 17;
 inline constexpr int64_t kMaxMixedBatchTokens = 32;
 inline constexpr int64_t kMixedPrepareStaticBytes = 2180;  // of mixed/prepare.cu
-inline constexpr int64_t kChunkStageBytes = (4 * 2 + 2) * 192 * 16 + 2 * 192 * 4 + 128 * 4;
 inline constexpr int64_t kRowGroupBytes = 152;
 
 }  // namespace stoch

@@ -20,7 +20,6 @@ std::string_view LinearRouteName(LinearRoute route) {
     case kMixedBatch: return "mixed batch-wgmma";
     case kMixedPrompt: return "mixed prefill-wgmma";
     case kMixedGroups: return "mixed prefill-wgmma by group";
-    case kMixedChunks: return "mixed prefill-wgmma by chunk";
     case kMixedSorted: return "rows by length";
     case kMixedGeneric: return "mixed generic";
     case kExpertLookup: return "expert-lookup";

@@ -26,7 +26,6 @@ enum class LinearRoute : uint8_t {
   kMixedBatch,    // sc/hopper/batch_wgmma.cu, 17 to 32 rows at a time
   kMixedPrompt,   // sc/hopper/row_groups.cu: all rows as one group of the longest streams
   kMixedGroups,   // sc/hopper/row_groups.cu: rows in order of the group of their length
-  kMixedChunks,   // sc/hopper/chunk_words.cu: a length for every (row, chunk)
   kMixedSorted,   // mixed/linear.cc: rows sorted by length on the host, each length by its SC route
   kMixedGeneric,  // plain/product.cu: any of them
   // SC of experts.
@@ -58,7 +57,7 @@ constexpr bool IsMixedStep(LinearRoute route) {
 // Whether rows are streams that nest in the longest: prompts of mixed lengths.
 constexpr bool IsMixedPrompt(LinearRoute route) {
   using enum LinearRoute;
-  return route == kMixedPrompt || route == kMixedGroups || route == kMixedChunks;
+  return route == kMixedPrompt || route == kMixedGroups;
 }
 
 }  // namespace stoch

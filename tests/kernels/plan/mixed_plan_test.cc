@@ -85,7 +85,7 @@ TEST(MixedPlan, PromptsByTheirLengths) {
   };
   EXPECT_EQ(text("rows", 200), "mixed prefill-wgmma x192");
   EXPECT_EQ(text("rows", 384), "mixed prefill-wgmma by group x192");
-  EXPECT_EQ(text("chunks", 200), "mixed prefill-wgmma by chunk x192");
+  EXPECT_EQ(text("chunks", 384), "mixed prefill-wgmma x192");
   EXPECT_EQ(text("rows", 10), "mixed table x10");
   EXPECT_EQ(text("rows", 20), "mixed batch-wgmma x20");
   EXPECT_EQ(text("call", 200), "rows by length, each batch-wgmma x64");

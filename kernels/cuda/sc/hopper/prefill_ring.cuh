@@ -7,7 +7,6 @@
 
 #include "kernels/cuda/device/element.cuh"
 #include "kernels/cuda/device/hopper.cuh"
-#include "kernels/cuda/sc/hopper/chunk_words_kernels.h"
 #include "kernels/cuda/sc/hopper/grouped_kernels.h"
 #include "kernels/cuda/sc/hopper/row_group_kernels.h"
 
@@ -38,11 +37,6 @@ struct Ring {
   uint32_t phase = 0;  // phase parity of the current stage's full barrier; flips with each round
   __device__ uint32_t full(int i) const { return base + 8 * static_cast<uint32_t>(i); }
   __device__ uint32_t empty(int i) const { return base + 8 * static_cast<uint32_t>(kMaxStages + i); }
-  // Shared address after the last stage, of the rank table or of ChunkWordsArgs::words. kBytes: bytes of a stage.
-  template <int kBytes>
-  __device__ uint32_t end() const {
-    return base + static_cast<uint32_t>(kRingHeader + stages * kBytes);
-  }
   __device__ void Next() {
     if (++slot == stages) {
       slot = 0;
@@ -55,8 +49,6 @@ template <typename Args>
 inline constexpr bool kIsGrouped = std::is_same_v<Args, GroupedArgs>;
 template <typename Args>
 inline constexpr bool kIsRowGroup = std::is_same_v<Args, RowGroupArgs>;
-template <typename Args>
-inline constexpr bool kHasChunkWords = std::is_same_v<Args, ChunkWordsArgs>;
 
 // The schedule of a launch, and the number of its steps for a cluster.
 template <typename Args>
@@ -99,31 +91,12 @@ __device__ __forceinline__ int FirstRow(const ScKernelTask& task, int super, uin
   return (super - task.first_block) * kSuperRows + static_cast<int>(rank) * kPrefillRows;
 }
 
-// Bytes of streams in a stage: one half of a block of 16 dimensions. With ChunkWordsArgs: up to kChunkPartWords words
-// of each stream.
-template <int kWords, typename Args>
-inline constexpr int kStreamBytes = (kHasChunkWords<Args> ? 4 * kChunkPartWords + 2 : 4 * kWords + 2) * kUnitBytes;
-// Bytes of a stage: streams, scales and, with kMixed, gains of tokens. Gains come after all scales; with
-// ChunkWordsArgs, scale and gain of a token are a pair, and the pairs come before the scales of rows.
-template <int kWords, bool kMixed, typename Args>
-inline constexpr int kStageBytes = kStreamBytes<kWords, Args> + kScaleBytes + (kMixed ? kTokenScaleBytes : 0);
-static_assert(kStageBytes<4, true, ChunkWordsArgs> == kChunkStageBytes);
-// Byte offset of the scales of rows from the first scale of a stage.
-template <bool kMixed, typename Args>
-inline constexpr uint32_t kRowScales = (kMixed && kHasChunkWords<Args> ? 2 : 1) * kTokenScaleBytes;
-
-// Prefetches into the L2 the codes of `rows` weight rows from first_row on, blocks [begin, end) of 16 dimensions.
-// Consumers load codes only one block ahead, and with streams of one word they finish a block before memory has
-// answered.
-__device__ __forceinline__ void PrefetchCodes(const ScKernelTask& task, const ScStreams& s, int first_row, int rows,
-                                              int begin, int end) {
-  const uint8_t* from = task.codes + (static_cast<int64_t>(first_row / kTileRows) * s.dim_blocks + begin) * kTileBytes;
-#pragma unroll 1
-  for (int row = 0; row < rows; row += kTileRows) {
-    BulkPrefetch(from, static_cast<uint32_t>((end - begin) * kTileBytes));
-    from += static_cast<int64_t>(s.dim_blocks) * kTileBytes;
-  }
-}
+// Bytes of streams in a stage: one half of a block of 16 dimensions.
+template <int kWords>
+inline constexpr int kStreamBytes = (4 * kWords + 2) * kUnitBytes;
+// Bytes of a stage: streams, scales and, with kMixed, gains of tokens, which come after all scales.
+template <int kWords, bool kMixed>
+inline constexpr int kStageBytes = kStreamBytes<kWords> + kScaleBytes + (kMixed ? kTokenScaleBytes : 0);
 
 // The producer's main loop, run by one thread of each block: copies the streams of all pieces of the cluster's schedule
 // into the ring, its half of each stage to both blocks of the cluster, and the scales of a chunk with the chunk's last
@@ -131,8 +104,8 @@ __device__ __forceinline__ void PrefetchCodes(const ScKernelTask& task, const Sc
 template <int kWords, bool kMixed, typename Args>
 __device__ void Produce(const Args& args, Ring ring, int cluster, uint32_t rank) {
   const ScStreams& s = args.streams;
-  constexpr uint32_t kBlockBytes = (4 * kWords + 2) * kUnitBytes;
-  constexpr uint32_t kScales = kStreamBytes<kWords, Args>;
+  constexpr uint32_t kBytes = kStreamBytes<kWords>;
+  constexpr uint32_t kHalfBytes = kBytes / 2;
   const auto& schedule = ScheduleOf(args);
   const int steps = StepsOf(args, cluster);
   for (int step = 0; step < steps; ++step) {
@@ -146,56 +119,29 @@ __device__ void Produce(const Args& args, Ring ring, int cluster, uint32_t rank)
     for (int chunk = piece.chunk_begin; chunk < piece.chunk_end; ++chunk) {
       const int begin = chunk * s.blocks_per_chunk;
       const int end = min(begin + s.blocks_per_chunk, s.dim_blocks);
-      const uint8_t* from = s.data + s.block_offset(token_tile, begin, 0);
-      if constexpr (!kHasChunkWords<Args>) from += rank * (kBlockBytes / 2);
-      // Bytes of a block of 16 dimensions in its first and its second stage. It has one stage; with ChunkWordsArgs, two
-      // if its streams have more than kChunkPartWords words.
-      uint32_t first = kBlockBytes, second = 0;
-      if constexpr (kHasChunkWords<Args>) {
-        const auto at = static_cast<uint32_t>(token_tile * s.chunks + chunk);
-        const uint32_t words = LoadSharedByte<0>(ring.end<kStageBytes<kWords, kMixed, Args>>() + at);
-        first = (words > kChunkPartWords ? 4 * kChunkPartWords : 4 * words + 2) * kUnitBytes;
-        second = words > kChunkPartWords ? (4 * (words - kChunkPartWords) + 2) * kUnitBytes : 0;
-      }
-      const int parts = kHasChunkWords<Args> && second > 0 ? 2 : 1;
-      const int stages = (end - begin) * s.halves * parts;
-      if constexpr (kHasChunkWords<Args>) PrefetchCodes(task, s, first_row, rows, begin, end);
+      const uint8_t* from = s.data + s.block_offset(token_tile, begin, 0) + rank * kHalfBytes;
+      const int stages = (end - begin) * s.halves;
       for (int i = 0; i < stages; ++i) {
         const bool last = i + 1 == stages;
-        const uint32_t bytes = kHasChunkWords<Args> && parts == 2 && i % 2 == 1 ? second : first;
-        const uint32_t half_bytes = bytes / 2;
-        const uint32_t to =
-            ring.base + kRingHeader + static_cast<uint32_t>(ring.slot * kStageBytes<kWords, kMixed, Args>);
+        const uint32_t to = ring.base + kRingHeader + static_cast<uint32_t>(ring.slot * kStageBytes<kWords, kMixed>);
         const uint32_t full = ring.full(ring.slot);
         BarrierWait(ring.empty(ring.slot), ring.phase ^ 1);
-        BarrierExpect(full, bytes + (last ? (kMixed ? 2 : 1) * kTokenScaleBytes + rows * 4 : 0));
-        const uint8_t* half = from;
-        if constexpr (kHasChunkWords<Args>) half += rank * half_bytes;
-        BulkCopyToCluster(to + rank * half_bytes, half, half_bytes, full, (1 << kPrefillCluster) - 1);
+        BarrierExpect(full, kBytes + (last ? (kMixed ? 2 : 1) * kTokenScaleBytes + rows * 4 : 0));
+        BulkCopyToCluster(to + rank * kHalfBytes, from, kHalfBytes, full, (1 << kPrefillCluster) - 1);
         if (last) {
-          if constexpr (kMixed && kHasChunkWords<Args>) {
-            BulkCopy(to + kScales,
-                     args.scaled_gains + static_cast<int64_t>(chunk) * s.tokens_padded() + token_tile * kTokens,
-                     2 * kTokenScaleBytes, full);
-          } else {
-            BulkCopy(to + kScales, s.scales + static_cast<int64_t>(chunk) * s.tokens_padded() + token_tile * kTokens,
-                     kTokenScaleBytes, full);
-          }
-          if constexpr (kMixed && !kHasChunkWords<Args>) {
-            BulkCopy(to + kScales + kScaleBytes,
+          BulkCopy(to + kBytes, s.scales + static_cast<int64_t>(chunk) * s.tokens_padded() + token_tile * kTokens,
+                   kTokenScaleBytes, full);
+          if constexpr (kMixed) {
+            BulkCopy(to + kBytes + kScaleBytes,
                      s.gains + static_cast<int64_t>(chunk) * s.tokens_padded() + token_tile * kTokens, kTokenScaleBytes,
                      full);
           }
           if (rows > 0) {
-            BulkCopy(to + kScales + kRowScales<kMixed, Args>,
+            BulkCopy(to + kBytes + kTokenScaleBytes,
                      task.scales + static_cast<int64_t>(chunk) * task.rows_padded + first_row, rows * 4, full);
           }
         }
-        if (!kHasChunkWords<Args> || parts == 1) {
-          from += kBlockBytes;
-        } else {
-          from += i % 2 == 0 ? first : kBlockBytes - first;
-        }
+        from += kBytes;
         ring.Next();
       }
     }

@@ -18,7 +18,7 @@ template <int kWords, int kHalves, bool kTable, bool kMixed, typename Args>
 struct Consumer {
   const Args& args;
   Ring ring;
-  uint32_t table;              // shared address: with kTable the ranks of this lane's first dimension, else Ring::end
+  uint32_t table;              // shared address: with kTable the ranks of this lane's first dimension
   int warp;                    // index of the consumer warp
   uint32_t remote;             // cluster address of the barriers of block lane % kPrefillCluster
   bool releases;               // whether this lane releases stages: lanes 0..kPrefillCluster-1, one for each block
@@ -29,7 +29,7 @@ struct Consumer {
 
   // Shared address of a stage.
   __device__ uint32_t stage(int slot) const {
-    return ring.base + kRingHeader + static_cast<uint32_t>(slot * kStageBytes<kWords, kMixed, Args>);
+    return ring.base + kRingHeader + static_cast<uint32_t>(slot * kStageBytes<kWords, kMixed>);
   }
   __device__ int previous_slot() const { return (ring.slot == 0 ? ring.stages : ring.slot) - 1; }
 
@@ -50,14 +50,10 @@ struct Consumer {
   }
 
   // Takes a chunk of `blocks` blocks of 16 dimensions for a warpgroup whose rows are past rows_padded: it only waits
-  // for stages and releases them. at: index of the chunk in ChunkWordsArgs::words.
-  __device__ void SkipChunk(int blocks, [[maybe_unused]] int at) {
+  // for stages and releases them.
+  __device__ void SkipChunk(int blocks) {
     Follow();
-    int stages = blocks * kHalves;
-    if constexpr (kHasChunkWords<Args>) {
-      if (LoadSharedByte<0>(table + static_cast<uint32_t>(at)) > kChunkPartWords) stages *= 2;
-    }
-    for (int i = 0; i < stages; ++i) {
+    for (int i = 0; i < blocks * kHalves; ++i) {
       BarrierWait(ring.full(ring.slot), ring.phase);
       Release(8 * static_cast<uint32_t>(ring.slot));
       ring.Next();
@@ -76,7 +72,7 @@ struct Consumer {
   template <int kWidth, bool kFirst>
   __device__ __forceinline__ void MultiplyStage(const uint32_t (&codes)[2], const PackedRanks (&ranks)[2]) {
     const uint32_t low = Uniform(DescriptorLow<kUnitBytes>(ring.base + kRingHeader) +
-                                 static_cast<uint32_t>(ring.slot) * (kStageBytes<kWords, kMixed, Args> >> 4));
+                                 static_cast<uint32_t>(ring.slot) * (kStageBytes<kWords, kMixed> >> 4));
     Unrolled<kWords>([&](auto pair) {
       uint32_t a[2][4];
       StepOperand<kWords, 2 * pair>(a[0], codes, ranks, minus_one);
@@ -105,61 +101,12 @@ struct Consumer {
     ring.Next();
   }
 
-  // As MultiplyStage with ChunkWordsArgs, for a block of 16 dimensions whose streams have kLength words: more than
-  // kChunkPartWords words come in two stages, each of which is released once the wgmmas that read it are done. (In one
-  // function with MultiplyStage, the kernel for 128 cycles spills registers.)
-  template <int kWidth, int kLength, bool kFirst>
-  __device__ __forceinline__ void MultiplyParts(const uint32_t (&codes)[2], const PackedRanks (&ranks)[2]) {
-    // The first pair of steps of the second stage; kLength if there is one stage.
-    constexpr int kSecond = kLength > kChunkPartWords ? kChunkPartWords : kLength;
-    const auto descriptor = [&] {
-      return Uniform(DescriptorLow<kUnitBytes>(ring.base + kRingHeader) +
-                     static_cast<uint32_t>(ring.slot) * (kStageBytes<kWords, kMixed, Args> >> 4));
-    };
-    uint32_t low = descriptor();
-    Unrolled<kLength>([&](auto pair) {
-      constexpr bool kBegins = pair == 0 || pair == kSecond;
-      constexpr int kUnit = 4 * (pair < kSecond ? pair : pair - kSecond);
-      uint32_t a[2][4];
-      StepOperand<kLength, 2 * pair>(a[0], codes, ranks, minus_one);
-      StepOperand<kLength, 2 * pair + 1>(a[1], codes, ranks, minus_one);
-      Pin(a[0]);
-      Pin(a[1]);
-      if constexpr (kBegins) BarrierWait(ring.full(ring.slot), ring.phase);
-      WgmmaFence();
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        Wgmma<64 * kWidth>::Bits(Accumulators<kWidth>(), a[i], Descriptor(low + (kUnit + 2 * i) * (kUnitBytes >> 4)),
-                                 pair + i > 0 || !kFirst);
-      }
-      WgmmaCommit();
-      WgmmaWait<1>(acc);
-      if constexpr (kBegins && !(kFirst && pair == 0)) Release(held);
-      if constexpr (pair + 1 == kSecond && kSecond < kLength) {
-        held = 8 * static_cast<uint32_t>(ring.slot);
-        ring.Next();
-        low = descriptor();
-      }
-    });
-    constexpr int kUnit = 4 * (kSecond < kLength ? kLength - kSecond : kLength);
-    uint32_t a[4];
-    CorrectionOperand(a, codes, ranks);
-    Pin(a);
-    WgmmaFence();
-    Wgmma<64 * kWidth>::Bytes(Accumulators<kWidth>(), a, Descriptor(low + kUnit * (kUnitBytes >> 4)));
-    WgmmaCommit();
-    WgmmaWait<1>(acc);
-    held = 8 * static_cast<uint32_t>(ring.slot);
-    ring.Next();
-  }
-
   // The epilogue of a chunk: y = y + (float(acc) * gain) * (scale_a * scale_b), every operation rounded. Then releases
   // the chunk's last stage, which holds the scales.
   template <int kWidth>
   __device__ __forceinline__ void ScaleChunk() {
-    if constexpr (kMixed && kHasChunkWords<Args>) return ScaleMixedChunk<kWidth>();
     WgmmaWait<0>(acc);
-    const uint32_t scales = stage(previous_slot()) + kStreamBytes<kWords, Args>;
+    const uint32_t scales = stage(previous_slot()) + kStreamBytes<kWords>;
     const uint32_t row_scales =
         scales + kTokenScaleBytes + (static_cast<uint32_t>(warp) * 16 + threadIdx.x % 32 / 4) * 4;
     const float scale0 = LoadShared(row_scales), scale1 = LoadShared(row_scales + 32);
@@ -196,45 +143,9 @@ struct Consumer {
     Release(held);
   }
 
-  // As ScaleChunk with kMixed and ChunkWordsArgs, where scale and gain of a token are a pair in the stage. Loads are
-  // one batch of columns ahead; the __syncwarp keeps the compiler from moving them to where their values are used,
-  // where each would wait for its latency.
-  template <int kWidth>
-  __device__ __forceinline__ void ScaleMixedChunk() {
-    constexpr int kBatch = 2;
-    const uint32_t scales = stage(previous_slot()) + kStreamBytes<kWords, Args>;
-    const uint32_t row_scales =
-        scales + kRowScales<kMixed, Args> + (static_cast<uint32_t>(warp) * 16 + threadIdx.x % 32 / 4) * 4;
-    const uint32_t tokens = scales + threadIdx.x % 4 * 16;
-    float4 next[kBatch];  // {scale, gain} of two neighbouring tokens
-    WgmmaWait<0>(acc);
-    const float scale0 = LoadShared(row_scales), scale1 = LoadShared(row_scales + 32);
-#pragma unroll
-    for (int b = 0; b < kBatch; ++b) next[b] = LoadShared4(tokens + b * 64);
-#pragma unroll
-    for (int i = 0; i < 32 * kWidth; i += 4 * kBatch) {
-      float4 two[kBatch];
-#pragma unroll
-      for (int b = 0; b < kBatch; ++b) two[b] = next[b];
-      if (i + 4 * kBatch < 32 * kWidth) {
-#pragma unroll
-        for (int b = 0; b < kBatch; ++b) next[b] = LoadShared4(tokens + (i / 4 + kBatch + b) * 64);
-      }
-      __syncwarp();
-#pragma unroll
-      for (int k = 0; k < 4 * kBatch; ++k) {
-        const bool second = k % 2 != 0;
-        const float value = __fmul_rn(static_cast<float>(acc[i + k]), second ? two[k / 4].w : two[k / 4].y);
-        const float scale = __fmul_rn(second ? two[k / 4].z : two[k / 4].x, k % 4 < 2 ? scale0 : scale1);
-        y[i + k] = __fadd_rn(y[i + k], __fmul_rn(value, scale));
-      }
-    }
-    Release(held);
-  }
-
   // Adds all halves of one block of 16 dimensions to acc. `block`: index of the block in its chunk. kFirst: first block
-  // of the chunk. kLength: words of a half stream.
-  template <int kWidth, int kLength, bool kFirst>
+  // of the chunk.
+  template <int kWidth, bool kFirst>
   __device__ __forceinline__ void MultiplyBlock(const uint32_t (&codes)[2], int block) {
     Unrolled<kHalves>([&](auto half) {
       PackedRanks ranks[2];
@@ -245,39 +156,32 @@ struct Consumer {
           const int mask = half * masks + ((block * 16) & (masks - 1));
           ranks[i] = TableRanks(table + static_cast<uint32_t>(mask * 128), codes[i]);
         } else {
-          ranks[i] = DirectRanks<kLength>(codes[i], block);
+          ranks[i] = DirectRanks<kWords>(codes[i], block);
         }
       }
-      if constexpr (kHasChunkWords<Args>) {
-        MultiplyParts<kWidth, kLength, kFirst>(codes, ranks);
-      } else {
-        MultiplyStage<kWidth, kFirst && half == 0>(codes, ranks);
-      }
+      MultiplyStage<kWidth, kFirst && half == 0>(codes, ranks);
     });
   }
 
-  // Multiplies a chunk of `blocks` blocks of 16 dimensions, whose streams have kLength words a half. more: other chunks
-  // follow. advance(now, more) sets `now` to the codes of the next block and, if `more`, issues the loads of the block
-  // after it.
-  template <int kWidth, int kLength, typename Advance>
+  // Multiplies a chunk of `blocks` blocks of 16 dimensions. more: other chunks follow. advance(now, more) sets `now` to
+  // the codes of the next block and, if `more`, issues the loads of the block after it.
+  template <int kWidth, typename Advance>
   __device__ __forceinline__ void MultiplyChunk(const Advance& advance, int blocks, bool more) {
     uint32_t now[2];
     Follow();
     advance(now, more || blocks > 1);
-    MultiplyBlock<kWidth, kLength, true>(now, 0);
+    MultiplyBlock<kWidth, true>(now, 0);
     Lead();
     for (int block = 1; block < blocks; ++block) {
       advance(now, more || block + 1 < blocks);
-      MultiplyBlock<kWidth, kLength, false>(now, block);
+      MultiplyBlock<kWidth, false>(now, block);
     }
   }
 
   // Multiplies and scales `chunks` chunks, the last of which has last_blocks blocks of 16 dimensions, for 64 * kWidth
-  // tokens. codes: this lane's four codes of row lane / 4 in the first block. at: index of the first chunk in
-  // ChunkWordsArgs::words.
+  // tokens. codes: this lane's four codes of row lane / 4 in the first block.
   template <int kWidth>
-  __device__ __forceinline__ void MultiplyChunks(const uint32_t* codes, int chunks, int last_blocks,
-                                                 [[maybe_unused]] int at) {
+  __device__ __forceinline__ void MultiplyChunks(const uint32_t* codes, int chunks, int last_blocks) {
     uint32_t next[2] = {__ldg(codes), __ldg(codes + 8 * kTileDims / 4)};
     const auto advance = [&](uint32_t(&now)[2], bool more) {
       now[0] = next[0];
@@ -289,18 +193,7 @@ struct Consumer {
       }
     };
     for (; chunks > 0; --chunks) {
-      const int blocks = chunks == 1 ? last_blocks : args.streams.blocks_per_chunk;
-      const bool more = chunks > 1;
-      if constexpr (kHasChunkWords<Args>) {
-        switch (LoadSharedByte<0>(table + static_cast<uint32_t>(at++))) {
-          case 1: MultiplyChunk<kWidth, 1>(advance, blocks, more); break;
-          case 2: MultiplyChunk<kWidth, 2>(advance, blocks, more); break;
-          case 3: MultiplyChunk<kWidth, 3>(advance, blocks, more); break;
-          default: MultiplyChunk<kWidth, 4>(advance, blocks, more); break;
-        }
-      } else {
-        MultiplyChunk<kWidth, kWords>(advance, blocks, more);
-      }
+      MultiplyChunk<kWidth>(advance, chunks == 1 ? last_blocks : args.streams.blocks_per_chunk, chunks > 1);
       ScaleChunk<kWidth>();
     }
   }
@@ -419,12 +312,10 @@ struct Consumer {
       if (piece.chunk_begin == piece.chunk_end) continue;
       const int last_blocks = piece.chunk_end == s.chunks ? tail_blocks : s.blocks_per_chunk;
       const ScKernelTask& task = TaskOf(args, piece.tile / schedule.supers, piece.tile % schedule.supers);
-      // Index of the first chunk in ChunkWordsArgs::words.
-      const int at = kHasChunkWords<Args> ? piece.tile / schedule.supers * s.chunks + piece.chunk_begin : 0;
       const int warp_row = FirstRow(task, piece.tile % schedule.supers, rank) + warp * 16;
       if (warp_row / 64 * 64 >= task.rows_padded) {
         for (int chunk = piece.chunk_begin; chunk < piece.chunk_end; ++chunk) {
-          SkipChunk(chunk + 1 == piece.chunk_end ? last_blocks : s.blocks_per_chunk, at + chunk - piece.chunk_begin);
+          SkipChunk(chunk + 1 == piece.chunk_end ? last_blocks : s.blocks_per_chunk);
         }
         continue;
       }
@@ -446,14 +337,12 @@ struct Consumer {
       // A piece of a tile of expert slots always has all chunks. s.chunks in place of the difference keeps the kernel for
       // streams of two words from spilling registers.
       const int chunks = kIsGrouped<Args> ? s.chunks : piece.chunk_end - piece.chunk_begin;
-      // With ChunkWordsArgs all tiles take the full width: four lengths times three widths would be twelve loops, whose
-      // registers do not fit.
-      if (kHasChunkWords<Args> || piece.width == 3) {
-        MultiplyChunks<3>(codes, chunks, last_blocks, at);
+      if (piece.width == 3) {
+        MultiplyChunks<3>(codes, chunks, last_blocks);
       } else if (piece.width == 2) {
-        MultiplyChunks<2>(codes, chunks, last_blocks, at);
+        MultiplyChunks<2>(codes, chunks, last_blocks);
       } else {
-        MultiplyChunks<1>(codes, chunks, last_blocks, at);
+        MultiplyChunks<1>(codes, chunks, last_blocks);
       }
 
       piece = schedule.At(cluster, Opaque(step));
@@ -472,9 +361,6 @@ struct Consumer {
           const GroupRows& rows = args.rows;
           WriteRows(done, FirstRow(done, super, rank) + warp * 16,
                     rows.order + rows.group->first + token_tile * kTokens, rows.group->rows - token_tile * kTokens);
-        } else if constexpr (kHasChunkWords<Args>) {
-          WriteRows(done, FirstRow(done, super, rank) + warp * 16, args.order + token_tile * kTokens,
-                    args.streams.tokens - token_tile * kTokens);
         } else {
           Write(done, FirstRow(done, super, rank) + warp * 16, token_tile * kTokens);
         }

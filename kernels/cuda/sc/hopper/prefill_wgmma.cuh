@@ -23,22 +23,17 @@ namespace stoch::cuda::prefill {
 // A persistent kernel; all clusters are resident at once. kWords, kHalves: words of a half stream, halves of a stream.
 // kTable: ranks of weights (ones of their streams) come from a table in shared memory; else the formula DirectRanks
 // gives them. kMixed: every (chunk, token) has a gain of its own. Args: PrefillArgs (tokens of a call), GroupedArgs
-// (slots of experts), RowGroupArgs (rows by group of lengths) or ChunkWordsArgs (lengths of (row, chunk)). `stages`:
-// stages of the ring.
+// (slots of experts) or RowGroupArgs (rows by group of lengths). `stages`: stages of the ring.
 template <int kWords, int kHalves, bool kTable, bool kMixed, typename Args>
 __global__ void __launch_bounds__(kThreads, 1) PrefillWgmmaKernel(const __grid_constant__ Args args, int stages) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(256) uint8_t ring_memory[];
-  static_assert(kStageBytes<kWords, kMixed, Args> % kRingHeader == 0);  // TableRanks: the table is 256-byte aligned
+  static_assert(kStageBytes<kWords, kMixed> % kRingHeader == 0);  // TableRanks: the table is 256-byte aligned
   const uint32_t rank = ClusterRank();
   const int cluster = static_cast<int>(blockIdx.x) / kPrefillCluster;
   Ring ring{SharedAddressInRegister(ring_memory), stages};
-  uint8_t* rank_table = ring_memory + kRingHeader + stages * kStageBytes<kWords, kMixed, Args>;
+  uint8_t* rank_table = ring_memory + kRingHeader + stages * kStageBytes<kWords, kMixed>;
   if constexpr (kTable) FillRankTable<kWords, kHalves>(args.ranks, args.masks, args.levels, rank_table);
-  if constexpr (kHasChunkWords<Args>) {
-    const int count = args.streams.token_tiles * args.streams.chunks;
-    for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) rank_table[i] = args.words[i];
-  }
   if (threadIdx.x == 0) {
     for (int i = 0; i < stages; ++i) {
       BarrierInit(ring.full(i), 1);
