@@ -20,6 +20,24 @@ enum class Precision : uint8_t { kSc, kFp32, kFp16 };
 
 // ---------------------------------------------------------------------------------------------------- weights ----
 
+// A matrix [rows, cols] of codes of few bits, for devices that decode it themselves: number (row, col) is
+// (code - zero) * scale, rounded to `rounded`, with scale and zero point of (row, col / block).
+// Requires: cols and block are multiples of 8.
+struct WeightCodes {
+  enum class Form : uint8_t {
+    kE4m3,     // bytes [rows][cols]; zero points are 0
+    kNibbles,  // words [cols / 8][rows] of eight columns each, from the lowest nibble
+  };
+  Form form = Form::kE4m3;
+  const std::byte* data = nullptr;  // often in a mapped file: may be unaligned
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t block = 8;
+  DType rounded = DType::kF32;
+
+  int64_t blocks() const { return (cols + block - 1) / block; }  // of a row
+};
+
 // The numbers of a tensor whose file holds them in another form: in blocks of few bits, or rows in another order.
 class WeightDecoder {
  public:
@@ -29,6 +47,10 @@ class WeightDecoder {
   virtual void Decode(int64_t first, int64_t count, float* out) const = 0;
   // Bytes that `count` elements take where they are stored. Requires: a multiple of the row length.
   virtual int64_t StoredBytes(int64_t count) const = 0;
+  // The codes that Decode reads; null: they have no such form.
+  virtual const WeightCodes* codes() const { return nullptr; }
+  // Writes what the codes of a row are scaled by: scales and zeros [codes()->blocks()]. Threads: safe. Requires: codes().
+  virtual void Scales(int64_t /*row*/, float* /*scales*/, float* /*zeros*/) const {}
 };
 
 // Where the numbers of one [rows, cols] tensor (or a [cols] vector, rows = 1) come from.

@@ -9,6 +9,13 @@
 
 namespace stoch {
 
+// The nearest number that BF16 has, as a float.
+STOCH_HD float RoundToBf16(float value) {
+  const uint32_t bits = FloatToBits(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return BitsToFloat(bits | 0x400000u);
+  return BitsToFloat((bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u);
+}
+
 STOCH_HD float Bf16ToFloat(uint16_t h) { return BitsToFloat(static_cast<uint32_t>(h) << 16); }
 
 STOCH_HD float F16ToFloat(uint16_t h) {

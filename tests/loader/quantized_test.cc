@@ -40,6 +40,32 @@ std::vector<float> Numbers(const WeightSource& source) {
   return numbers;
 }
 
+// What a device makes of the codes of a matrix and their scales (WeightCodes).
+std::vector<float> NumbersOfCodes(const WeightDecoder& decoder) {
+  const WeightCodes& codes = *decoder.codes();
+  const auto blocks = static_cast<size_t>(codes.blocks());
+  std::vector<float> numbers, scales(blocks), zeros(blocks);
+  for (int64_t row = 0; row < codes.rows; ++row) {
+    decoder.Scales(row, scales.data(), zeros.data());
+    for (int64_t col = 0; col < codes.cols; ++col) {
+      float number = 0;
+      if (codes.form == WeightCodes::Form::kE4m3) {
+        quantized::ScaleE4M3(codes.data + row * codes.cols + col, 1, 1.0f, Rounding::kNone, &number);
+      } else {
+        uint32_t word = 0;
+        std::memcpy(&word, codes.data + (col / 8 * codes.rows + row) * 4, sizeof(word));
+        number = static_cast<float>(word >> col % 8 * 4 & 15);
+      }
+      const auto block = static_cast<size_t>(col / codes.block);
+      const float y = (number - zeros[block]) * scales[block];
+      numbers.push_back(codes.rounded == DType::kF16    ? F16ToFloat(FloatToF16(y))
+                        : codes.rounded == DType::kBF16 ? RoundToBf16(y)
+                                                        : y);
+    }
+  }
+  return numbers;
+}
+
 WeightSource SourceOf(const ModelFiles& files, const DecoderTensor& tensor) {
   return files.weights->Matrix(tensor.name, tensor.shape.size() == 2 ? tensor.shape[0] : 1, tensor.shape.back());
 }
@@ -114,6 +140,11 @@ TEST(QuantizedModel, NumbersAreThoseOfTheFormulas) {
       ++quantized;
       const WeightSource source = SourceOf(files, tensor);
       EXPECT_TRUE(SameBits(Numbers(source), found->second)) << tensor.name;
+      // Devices take codes but of AWQ, whose words have eight rows each, and of GPTQ with groups that cut words.
+      const bool has_codes =
+          sample.kind != QuantizedKind::kAwq && !sample.shuffled && (sample.group % 8 == 0 || sample.group < 0);
+      ASSERT_EQ(source.decoder->codes() != nullptr, has_codes) << tensor.name;
+      if (has_codes) EXPECT_TRUE(SameBits(NumbersOfCodes(*source.decoder), found->second)) << tensor.name;
       files.weights->Release(tensor.name);
       // Any rows on their own, as devices that share a layer read them.
       const WeightSource slice = SliceRows(source, 9, 5);

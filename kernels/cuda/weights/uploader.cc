@@ -3,14 +3,14 @@
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
-#include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/base/parallel_for.h"
 #include "kernels/base/usable_threads.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/device_guard.h"
 #include "kernels/cuda/base/memory.h"
+#include "kernels/cuda/weights/decode.h"
 #include "kernels/cuda/weights/pack.h"
 
 namespace stoch::cuda {
@@ -19,36 +19,68 @@ namespace {
 constexpr int64_t kSlabBytes = int64_t{32} << 20;
 constexpr int64_t kDecodedSlabBytes = int64_t{64} << 20;  // starting threads takes a share of each
 constexpr int64_t kDecodeThreads = 16;                    // more take longer to start than they save
-// One core copies 5 to 10 GB/s out of the page cache; a few cores keep up with PCIe.
-constexpr int64_t kCopyThreads = 4;
+constexpr int64_t kCopyThreads = 8;                       // keep up with PCIe
 constexpr int64_t kMinBytesPerThread = int64_t{1} << 20;
+constexpr int64_t kDecodedBytes = sizeof(float);  // of a number
 
-void ParallelCopy(char* to, const char* from, int64_t bytes) {
-  const int64_t cores = UsableThreads();
-  const int64_t pieces = std::clamp<int64_t>(bytes / kMinBytesPerThread, 1, std::min(kCopyThreads, cores));
-  const int64_t piece = (bytes + pieces - 1) / pieces;
-  std::vector<std::jthread> threads;
-  for (int64_t begin = piece; begin < bytes; begin += piece) {
-    const size_t size = static_cast<size_t>(std::min(piece, bytes - begin));
-    threads.emplace_back([=] { std::memcpy(to + begin, from + begin, size); });
-  }
-  std::memcpy(to, from, static_cast<size_t>(std::min(piece, bytes)));
+// The most threads that so many bytes are worth, at most `most`.
+int64_t ThreadsFor(int64_t bytes, int64_t most) {
+  return std::clamp<int64_t>(bytes / kMinBytesPerThread, 1, std::min<int64_t>(most, UsableThreads()));
 }
 
-// Decodes `count` elements from element `first` of the part on, whole rows per thread, on up to kDecodeThreads cores: decoding is slower
-// than PCIe.
+// Calls work(begin, end) for parts of [0, count), one on each thread.
+template <typename Work>
+void InParts(int64_t count, int64_t threads, const Work& work) {
+  const int64_t part = (count + threads - 1) / threads;
+  ParallelFor((count + part - 1) / part, static_cast<int>(threads),
+              [&](int64_t i) { work(i * part, std::min(count, (i + 1) * part)); });
+}
+
+void ParallelCopy(char* to, const char* from, int64_t bytes) {
+  InParts(bytes, ThreadsFor(bytes, kCopyThreads),
+          [&](int64_t begin, int64_t end) { std::memcpy(to + begin, from + begin, static_cast<size_t>(end - begin)); });
+}
+
+// Decodes `count` elements from element `first` of the part on, whole rows per thread: decoding is slower than PCIe.
 void ParallelDecode(const WeightSource& part, int64_t first, int64_t count, float* to) {
-  const int64_t cores = UsableThreads();
-  const int64_t rows = count / part.cols;
-  const int64_t pieces =
-      std::clamp<int64_t>(count * 4 / kMinBytesPerThread, 1, std::min({cores, rows, kDecodeThreads}));
-  const int64_t piece = (rows + pieces - 1) / pieces * part.cols;
-  const auto decode = [&](int64_t begin) {
-    part.decoder->Decode(part.first + first + begin, std::min(piece, count - begin), to + begin);
-  };
-  std::vector<std::jthread> threads;
-  for (int64_t begin = piece; begin < count; begin += piece) threads.emplace_back([&decode, begin] { decode(begin); });
-  decode(0);
+  InParts(count / part.cols, ThreadsFor(count * kDecodedBytes, kDecodeThreads), [&](int64_t begin, int64_t end) {
+    part.decoder->Decode(part.first + first + begin * part.cols, (end - begin) * part.cols, to + begin * part.cols);
+  });
+}
+
+// Bytes of `rows` rows of codes with their scales and zero points, as CopyCodes orders them.
+int64_t CodeBytes(const WeightCodes& codes, int64_t rows) {
+  const int64_t stored = codes.form == WeightCodes::Form::kE4m3 ? codes.cols : codes.cols / 2;
+  return rows * (2 * codes.blocks() * static_cast<int64_t>(sizeof(float)) + stored);
+}
+
+// Writes scales, zero points and codes of rows [first, first + rows), one after another, to `to`.
+void CopyCodes(const WeightDecoder& decoder, int64_t first, int64_t rows, char* to) {
+  const WeightCodes& codes = *decoder.codes();
+  auto* const scales = reinterpret_cast<float*>(to);
+  float* const zeros = scales + rows * codes.blocks();
+  char* const stored = reinterpret_cast<char*>(zeros + rows * codes.blocks());
+  const auto* const data = reinterpret_cast<const char*>(codes.data);
+  InParts(rows, ThreadsFor(CodeBytes(codes, rows), kCopyThreads), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      decoder.Scales(first + row, scales + row * codes.blocks(), zeros + row * codes.blocks());
+    }
+    if (codes.form == WeightCodes::Form::kE4m3) {
+      std::memcpy(stored + begin * codes.cols, data + (first + begin) * codes.cols,
+                  static_cast<size_t>((end - begin) * codes.cols));
+      return;
+    }
+    constexpr int64_t kWord = sizeof(uint32_t);
+    for (int64_t eight = 0; eight < codes.cols / 8; ++eight) {
+      std::memcpy(stored + (eight * rows + begin) * kWord, data + (eight * codes.rows + first + begin) * kWord,
+                  static_cast<size_t>((end - begin) * kWord));
+    }
+  });
+}
+
+// The codes of a part that the device decodes, or null.
+const WeightCodes* CodesOf(const WeightSource& part) {
+  return part.decoder == nullptr ? nullptr : part.decoder->codes();
 }
 
 bool IsOnDevice(const void* data) {
@@ -66,7 +98,7 @@ Uploader::~Uploader() {
   }
 }
 
-Uploader::Stage& Uploader::NextStage(size_t bytes) {
+Uploader::Stage& Uploader::NextStage(size_t sent, size_t bytes) {
   Stage& stage = stages_[static_cast<size_t>(next_)];
   next_ = 1 - next_;
   if (stage.copied == nullptr) {
@@ -74,9 +106,9 @@ Uploader::Stage& Uploader::NextStage(size_t bytes) {
     STOCH_CUDA(cudaEventCreateWithFlags(&stage.consumed, cudaEventDisableTiming));
   }
   if (stage.used) STOCH_CUDA(cudaEventSynchronize(stage.copied));
+  if (stage.pinned.bytes() < sent) stage.pinned = AllocatePinned(sent);
   if (stage.device.bytes() < bytes) {
     if (stage.used) STOCH_CUDA(cudaEventSynchronize(stage.consumed));
-    stage.pinned = AllocatePinned(bytes);
     stage.device = AllocateDevice(ctx_.device, bytes);
   }
   return stage;
@@ -95,14 +127,30 @@ void Uploader::Fill(Stage& stage, const WeightSource& part, int64_t first, int64
     return;
   }
   char* pinned = static_cast<char*>(stage.pinned.data());
+  if (const WeightCodes* codes = CodesOf(part); codes != nullptr) {
+    const int64_t rows = count / codes->cols;
+    CopyCodes(*part.decoder, (part.first + first) / codes->cols, rows, pinned);
+    auto* const numbers = static_cast<float*>(stage.device.data());
+    const float* scales = numbers + count;
+    const float* zeros = scales + rows * codes->blocks();
+    Send(stage, CodeBytes(*codes, rows), count * kDecodedBytes);
+    LaunchDecodeCodes(ctx_, *codes,
+                      {scales, zeros, reinterpret_cast<const uint32_t*>(zeros + rows * codes->blocks()), rows},
+                      numbers);
+    return;
+  }
   if (part.decoder != nullptr) {
     ParallelDecode(part, first, count, reinterpret_cast<float*>(pinned));
   } else {
     ParallelCopy(pinned, static_cast<const char*>(part.host) + first * size, count * size);
   }
+  Send(stage, count * size, 0);
+}
+
+void Uploader::Send(Stage& stage, int64_t bytes, int64_t offset) {
   if (stage.used) STOCH_CUDA(cudaStreamWaitEvent(ctx_.copy_stream, stage.consumed));
-  STOCH_CUDA(cudaMemcpyAsync(stage.device.data(), pinned, static_cast<size_t>(count * size), cudaMemcpyHostToDevice,
-                             ctx_.copy_stream));
+  STOCH_CUDA(cudaMemcpyAsync(static_cast<char*>(stage.device.data()) + offset, stage.pinned.data(),
+                             static_cast<size_t>(bytes), cudaMemcpyHostToDevice, ctx_.copy_stream));
   STOCH_CUDA(cudaEventRecord(stage.copied, ctx_.copy_stream));
   STOCH_CUDA(cudaStreamWaitEvent(ctx_.stream, stage.copied));
 }
@@ -119,7 +167,11 @@ void Uploader::ForEachSlab(std::span<const WeightSource> parts, int64_t granule,
     const int64_t slab_rows = std::max<int64_t>(1, slab_bytes / (row_bytes * granule)) * granule;
     for (int64_t first = 0; first < part.rows; first += slab_rows) {
       const int64_t rows = std::min(slab_rows, part.rows - first);
-      Stage& stage = NextStage(static_cast<size_t>(std::min(slab_rows, part.rows) * row_bytes));
+      const int64_t most_rows = std::min(slab_rows, part.rows);
+      const WeightCodes* codes = CodesOf(part);
+      const auto bytes = static_cast<size_t>(most_rows * row_bytes);
+      const auto code_bytes = static_cast<size_t>(codes == nullptr ? 0 : CodeBytes(*codes, most_rows));
+      Stage& stage = NextStage(codes == nullptr ? bytes : code_bytes, bytes + code_bytes);
       Fill(stage, part, first * part.cols, rows * part.cols);
       consume(WeightSlab{stage.device.data(), dtype, part_first + first, rows, part.cols});
       STOCH_CUDA(cudaEventRecord(stage.consumed, ctx_.stream));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Brings the numbers of weight sources to the device in slabs of rows: copied through pinned memory, or generated on
-// the device.
+// Brings the numbers of weight sources to the device in slabs of rows: copied through pinned memory, as numbers or as codes
+// that the device decodes, or generated there.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -50,10 +50,13 @@ class Uploader {
     cudaEvent_t consumed = nullptr;  // recorded when the device buffer may be overwritten
     bool used = false;
   };
-  // The other half of the double buffer, with room for `bytes`. Waits until its pinned buffer may be refilled.
-  Stage& NextStage(size_t bytes);
+  // The other half of the double buffer, with room for `sent` bytes in pinned memory and for `bytes` on the device. Waits until
+  // its pinned buffer may be refilled.
+  Stage& NextStage(size_t sent, size_t bytes);
   // Enqueues elements [first, first + count) of a part to stage.device.
   void Fill(Stage& stage, const WeightSource& part, int64_t first, int64_t count);
+  // Enqueues a copy of the first bytes of the pinned buffer to byte `offset` of the device's, after what consumed that.
+  void Send(Stage& stage, int64_t bytes, int64_t offset);
 
   DeviceContext& ctx_;
   std::array<Stage, 2> stages_;

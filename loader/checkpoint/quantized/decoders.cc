@@ -25,6 +25,15 @@ T ValueAt(const std::byte* data, int64_t i) {
   return value;
 }
 
+DType TypeOf(Rounding rounding) {
+  switch (rounding) {
+    case Rounding::kNone: break;
+    case Rounding::kF16: return DType::kF16;
+    case Rounding::kBf16: return DType::kBF16;
+  }
+  return DType::kF32;
+}
+
 }  // namespace
 
 float StoredFloats::operator[](int64_t i) const {
@@ -40,15 +49,23 @@ void RowsDecoder::Decode(int64_t first, int64_t count, float* out) const {
 
 Fp8Decoder::Fp8Decoder(const std::byte* codes, int64_t rows, int64_t cols, StoredFloats scales,
                        std::array<int64_t, 2> block, Rounding rounding)
-    : RowsDecoder(rows, cols), codes_(codes), scales_(scales), block_(block), rounding_(rounding) {}
+    : RowsDecoder(rows, cols),
+      codes_{WeightCodes::Form::kE4m3, codes, rows, cols, block[1], TypeOf(rounding)},
+      scales_(scales),
+      block_rows_(block[0]),
+      rounding_(rounding) {}
 
 void Fp8Decoder::DecodeRow(int64_t row, float* out) const {
-  const int64_t across = (cols() + block_[1] - 1) / block_[1];
-  for (int64_t i = 0; i < across; ++i) {
-    const int64_t begin = i * block_[1];
-    ScaleE4M3(codes_ + row * cols() + begin, std::min(block_[1], cols() - begin), scales_[row / block_[0] * across + i],
-              rounding_, out + begin);
+  for (int64_t i = 0; i < codes_.blocks(); ++i) {
+    const int64_t begin = i * codes_.block;
+    ScaleE4M3(codes_.data + row * cols() + begin, std::min(codes_.block, cols() - begin),
+              scales_[row / block_rows_ * codes_.blocks() + i], rounding_, out + begin);
   }
+}
+
+void Fp8Decoder::Scales(int64_t row, float* scales, float* zeros) const {
+  for (int64_t i = 0; i < codes_.blocks(); ++i) scales[i] = scales_[row / block_rows_ * codes_.blocks() + i];
+  std::fill_n(zeros, codes_.blocks(), 0.0f);
 }
 
 int GroupTables::zero(int64_t group, int64_t row) const {
@@ -61,16 +78,16 @@ GptqDecoder::GptqDecoder(const std::byte* words, int64_t rows, int64_t cols, con
                          std::vector<int32_t> groups_of_columns)
     : RowsDecoder(rows, cols),
       words_(words, cols / kNibbles, rows, kGptqStrip),
+      codes_{WeightCodes::Form::kNibbles, words, rows, cols, group, DType::kF16},
       tables_(tables),
-      group_(group),
       groups_of_columns_(std::move(groups_of_columns)) {}
 
 void GptqDecoder::DecodeRow(int64_t row, float* out) const {
   const uint32_t* words = words_.Column(row);
   if (groups_of_columns_.empty()) {
     for (int64_t g = 0; g < tables_.groups; ++g) {
-      const int64_t begin = g * group_;
-      const int64_t count = std::min(group_, cols() - begin) / kNibbles;
+      const int64_t begin = g * codes_.block;
+      const int64_t count = std::min(codes_.block, cols() - begin) / kNibbles;
       ScaleWords(words + begin / kNibbles, count, tables_.zero(g, row), tables_.scale(g, row), out + begin);
     }
     return;
@@ -81,6 +98,13 @@ void GptqDecoder::DecodeRow(int64_t row, float* out) const {
     scales.push_back(tables_.scale(g, row));
   }
   ScaleGrouped(words, cols() / kNibbles, groups_of_columns_.data(), zeros.data(), scales.data(), out);
+}
+
+void GptqDecoder::Scales(int64_t row, float* scales, float* zeros) const {
+  for (int64_t g = 0; g < codes_.blocks(); ++g) {
+    scales[g] = tables_.scale(g, row);
+    zeros[g] = static_cast<float>(tables_.zero(g, row));
+  }
 }
 
 AwqDecoder::AwqDecoder(const std::byte* words, int64_t rows, int64_t cols, const GroupTables& tables, int64_t group)

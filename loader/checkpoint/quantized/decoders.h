@@ -21,6 +21,9 @@ struct StoredFloats {
   float operator[](int64_t i) const;
 };
 
+// Whether devices can decode these codes (WeightCodes' requirement).
+inline bool IsWhole(const WeightCodes& codes) { return codes.cols % 8 == 0 && codes.block % 8 == 0; }
+
 // Base of the decoders: decodes whole rows, one after another.
 class RowsDecoder : public WeightDecoder {
  public:
@@ -44,13 +47,15 @@ class Fp8Decoder final : public RowsDecoder {
   Fp8Decoder(const std::byte* codes, int64_t rows, int64_t cols, StoredFloats scales, std::array<int64_t, 2> block,
              Rounding rounding);
   int64_t StoredBytes(int64_t count) const override { return count; }
+  const WeightCodes* codes() const override { return IsWhole(codes_) ? &codes_ : nullptr; }
+  void Scales(int64_t row, float* scales, float* zeros) const override;
 
  private:
   void DecodeRow(int64_t row, float* out) const override;
 
-  const std::byte* codes_;
+  WeightCodes codes_;
   StoredFloats scales_;
-  std::array<int64_t, 2> block_;
+  int64_t block_rows_;
   Rounding rounding_;
 };
 
@@ -75,13 +80,17 @@ class GptqDecoder final : public RowsDecoder {
   GptqDecoder(const std::byte* words, int64_t rows, int64_t cols, const GroupTables& tables, int64_t group,
               std::vector<int32_t> groups_of_columns);
   int64_t StoredBytes(int64_t count) const override { return count / 2; }
+  const WeightCodes* codes() const override {
+    return groups_of_columns_.empty() && IsWhole(codes_) ? &codes_ : nullptr;
+  }
+  void Scales(int64_t row, float* scales, float* zeros) const override;
 
  private:
   void DecodeRow(int64_t row, float* out) const override;
 
   Strips words_;
+  WeightCodes codes_;
   GroupTables tables_;
-  int64_t group_;
   std::vector<int32_t> groups_of_columns_;
 };
 
