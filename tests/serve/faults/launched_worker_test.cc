@@ -317,7 +317,12 @@ TEST_F(LaunchedWorker, ARankThatAStoppedLauncherLosesIsMissed) {
     kill(job.ranks.back(), SIGKILL);
     EXPECT_TRUE(job.IsGone(seconds(10)));
   };
-  // By shared memory nobody hears of it: rank 0 waits for rows.
+  // Ranks of one host see that the process has ended, after the 5 s that others need too: who is first says so.
+  const auto noticed = [](const Serving& server, const std::string& by_others) {
+    return server.Log().find("has ended, and the launcher does not end the others") != std::string::npos ||
+           server.Log().find(by_others) != std::string::npos;
+  };
+  // By shared memory no message tells of it: rank 0 waits for rows.
   Serving shared({"--launch", "mpirun -n 2"});
   ASSERT_TRUE(shared.Logs("ready")) << shared.Log();
   const Json request = {{"prompt", "Once"}, {"max_tokens", 400}, {"ignore_eos", true}, {"seed", 3}, {"stream", true}};
@@ -326,14 +331,14 @@ TEST_F(LaunchedWorker, ARankThatAStoppedLauncherLosesIsMissed) {
   AwaitTokens(shared.port(), 40);
   lose(shared.port());
   client.join();
-  EXPECT_TRUE(shared.Logs("worker_stalled")) << shared.Log();
+  EXPECT_TRUE(noticed(shared, "worker_stalled")) << shared.Log();
   if (std::system("mpirun --version 2>/dev/null | grep -q 'Open MPI'") != 0) return;
   // Over TCP its connection ends: Open MPI asks the launcher to end the job, and waits in the call, also where nobody asks for tokens.
   Serving tcp({"--launch", "mpirun -n 2 --mca pml ob1 --mca btl tcp,self"});
   ASSERT_TRUE(tcp.Logs("ready")) << tcp.Log();
   lose(tcp.port());
-  EXPECT_TRUE(tcp.Logs("MPI does not return from a call")) << tcp.Log();
   EXPECT_EQ(Ask(tcp.port(), request), alone);
+  EXPECT_TRUE(noticed(tcp, "MPI does not return from a call")) << tcp.Log();
 }
 
 TEST_F(LaunchedWorker, ItEndsWithItsGateway) {
