@@ -144,7 +144,9 @@ TEST(QuantizedModel, NumbersAreThoseOfTheFormulas) {
       const bool has_codes =
           sample.kind != QuantizedKind::kAwq && !sample.shuffled && (sample.group % 8 == 0 || sample.group < 0);
       ASSERT_EQ(source.decoder->codes() != nullptr, has_codes) << tensor.name;
-      if (has_codes) EXPECT_TRUE(SameBits(NumbersOfCodes(*source.decoder), found->second)) << tensor.name;
+      if (has_codes) {
+        EXPECT_TRUE(SameBits(NumbersOfCodes(*source.decoder), found->second)) << tensor.name;
+      }
       files.weights->Release(tensor.name);
       // Any rows on their own, as devices that share a layer read them.
       const WeightSource slice = SliceRows(source, 9, 5);

@@ -12,7 +12,7 @@
 namespace stoch::cuda {
 
 // plain/attention.cu: RoPE, the append to the cache and attention of every row of a pass in mode kPerToken, for any
-// stream lengths, tables, faults, adders, registers and smoothing factors of q and k; with pairs, over the positions
+// stream lengths, multiplier tables, faults, adders, registers and smoothing factors of q and k; with pairs, over the positions
 // that dilated attention admits.
 // While a graph is recorded the host does not know the sequences, so a rule with ScNormalise::kCall takes the whole
 // pass as one call, not each sequence.
@@ -21,8 +21,9 @@ void LaunchPlainAttention(DeviceContext& ctx, const AttentionArgs& args, const A
                           const MixedProducts& products, const DilatedPairs& pairs, const CudaPass& pass);
 
 // plain/window.cu: RoPE, the append to the cache and attention in the modes kPerHead and kPerRow, one sequence after
-// the other, for any stream lengths, tables, integers and smoothing factors. qk, av: the operators of the layer.
-// Requires: an eager call (DeviceContext::RequireEager), and products without faults, gate adders or narrow registers.
+// the other. Takes any stream lengths, multiplier tables, integers in place of SC, and smoothing factors of q and k.
+// qk, av: the operators of the layer. Calls DeviceContext::RequireEager, as the host loops over the sequences.
+// Requires: products without faults, gate adders or narrow registers.
 void LaunchPlainWindow(DeviceContext& ctx, const AttentionArgs& args, const AttentionCall& call,
                        const MixedProducts& products, const ScOperator& qk, const ScOperator& av, const CudaPass& pass);
 

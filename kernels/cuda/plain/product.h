@@ -73,7 +73,7 @@ struct CodeFaults {
   const int32_t* chosen = nullptr;
 };
 // Copies the fault rows of a LinearCall (the numbers that faults of its rows are drawn by) to scratch; null if the call
-// has none. Requires: an eager call (DeviceContext::RequireEager) if it has any.
+// has none. Calls DeviceContext::RequireEager if it has any.
 const uint64_t* UploadFaultRows(DeviceContext& ctx, Scratch& scratch, std::span<const uint64_t> fault_rows);
 // Applies the faults to the codes, in place, and updates stored.sums. Launches nothing if no bit ever flips.
 void LaunchReadCodes(DeviceContext& ctx, const StoredCodes& stored, const CodeFaults& faults);
