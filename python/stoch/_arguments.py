@@ -51,6 +51,14 @@ def check_whole(name: str, value: Any, bits: int = 64) -> int:
     return number
 
 
+def check_count(name: str, value: Any, most: int | None = None) -> int:
+    """A whole number from 0 on, at most `most`."""
+    number = check_whole(name, value)
+    if number < 0 or (most is not None and number > most):
+        raise _stoch.InvalidInput(f"{name} = {number}: allowed is {'0 or more' if most is None else f'0 to {most}'}")
+    return number
+
+
 def check_number(name: str, value: Any) -> float:
     """A number, of numpy or torch too; no text of one."""
     try:

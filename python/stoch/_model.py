@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from stoch import _stoch
 from stoch._arguments import (
+    check_count,
     check_flag,
     check_mapping,
     check_name,
@@ -481,7 +482,7 @@ class Model:
             raise _stoch.InvalidInput("perplexity: give a text, or file=")
         ids = self._prompt(_text_in(file) if file is not None else _no_path(text), "text")
         window = check_whole("ctx", ctx) or min(2048, self.context)
-        max_windows = check_whole("max_windows", max_windows)
+        max_windows = check_count("max_windows", max_windows)
         with reporter(progress, "perplexity") as report:
             windows, predictions, nll, ppl, error, elapsed = self._handle.perplexity(ids, window, max_windows, report)
         return Perplexity(nll, ppl, error, windows, predictions, elapsed)
@@ -612,7 +613,7 @@ def _request(
         _stops(stop),
         _ids(stop_ids, "stop_ids"),
         check_flag("ignore_eos", ignore_eos),
-        check_whole("top_logprobs", top_logprobs, 32),
+        check_count("top_logprobs", top_logprobs, 1000),
         check_flag("hash_logits", hash_logits),
         "" if guided_json is None else _schema(guided_json),
         "" if guided_regex is None else check_text("guided_regex", guided_regex),
