@@ -9,7 +9,7 @@
 
 namespace stoch {
 
-// The nearest number that BF16 has, as a float.
+// The nearest number that BF16 has, as a float. NaNs stay NaNs, with all bits that they have.
 STOCH_HD float RoundToBf16(float value) {
   const uint32_t bits = FloatToBits(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return BitsToFloat(bits | 0x400000u);

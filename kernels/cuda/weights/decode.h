@@ -18,7 +18,7 @@ struct CodeSlab {
 };
 
 // Writes the numbers [rows][cols] of a slab.
-// Bits: those of WeightDecoder::Decode.
+// Bits: those of WeightDecoder::Decode, but for those of NaNs, which no weight may be.
 void LaunchDecodeCodes(DeviceContext& ctx, const WeightCodes& codes, const CodeSlab& slab, float* out);
 
 }  // namespace stoch::cuda

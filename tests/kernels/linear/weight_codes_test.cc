@@ -88,7 +88,7 @@ TEST_P(WeightCodesTest, AreDecodedToTheNumbersOfTheirDecoder) {
       source.first = kBefore * kCols;
       std::vector<float> numbers(static_cast<size_t>(kRows * kCols));
       decoder.Decode(source.first, kRows * kCols, numbers.data());
-      // In two parts, so that the second part's buffers have been used.
+      // In two parts, which take both halves of the double buffer; all cases but the first find both used.
       const auto linear = backend->MakeLinear(backend->devices().front(), std::vector{source, source},
                                               LinearSpec{Precision::kFp32, nullptr});
       std::vector<float> twice = numbers;

@@ -229,7 +229,9 @@ TEST_F(ModelChange, TheSameBytesAgainAreTheSameModel) {
     const std::string path = model.folder() + "/" + name;
     std::filesystem::rename(path, path + ".old");
     std::this_thread::sleep_for(std::chrono::milliseconds(1200));
-    std::filesystem::copy_file(path + ".old", path);
+    // In one step: half of a file, where the server looks for it just then, is a change.
+    std::filesystem::copy_file(path + ".old", path + ".new");
+    std::filesystem::rename(path + ".new", path);
     kill(WorkerOf(server.port()), SIGKILL);
     HttpClient client(server.port());
     client.SendRaw(Request());
