@@ -65,7 +65,7 @@ def check_number(name: str, value: Any) -> float:
         if isinstance(value, (str, bytes)):
             raise TypeError
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor of torch that is not one number
         raise _stoch.InvalidInput(f"{name} is a {type(value).__name__}: allowed is a number") from None
     except OverflowError:
         raise _stoch.InvalidInput(f"{name} is a number that no float holds") from None

@@ -544,7 +544,11 @@ def _seed(value: Any) -> int:
 
 def _token_id(value: Any) -> int:
     """A key of logit_bias; JSON has them as text."""
-    return int(value) if isinstance(value, str) and value.isdecimal() else check_whole("logit_bias: a token id", value)
+    if isinstance(value, str) and value.isdecimal():
+        if len(value) > 4000:  # int() reads some 4300 digits at most
+            raise _stoch.InvalidInput("logit_bias: a token id is a number that 64 bits do not hold")
+        return int(value)
+    return check_whole("logit_bias: a token id", value)
 
 
 def _stops(stop: Any) -> list[str]:

@@ -81,6 +81,7 @@ def test_names_of_models(demo: str) -> None:
         ({"stop": {"a": 1}}, "stop is a dict: allowed is a list of str"),
         ({"logit_bias": 5}, r"logit_bias is a int: allowed is a dict \{token id: bias\}"),
         ({"logit_bias": {"x": 1}}, "logit_bias: a token id is a str: allowed is a whole number"),
+        ({"logit_bias": {"9" * 5000: 1}}, "logit_bias: a token id is a number that 64 bits do not hold"),
         ({"logit_bias": {1.5: 1}}, "logit_bias: a token id is a float: allowed is a whole number"),
         ({"logit_bias": {1: "x"}}, "logit_bias of 1 is a str: allowed is a number"),
         ({"top_logprobs": -1}, "top_logprobs = -1: allowed is 0 to 1000"),
