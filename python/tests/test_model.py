@@ -388,7 +388,7 @@ def resident_kib() -> int:
         ({"max_tokens": 1 << 70}, "max_tokens is a number that 64 bits do not hold"),
         ({"max_tokens": 1.5}, "max_tokens is a float"),
         ({"top_k": 1 << 64}, "top_k"),
-        ({"top_logprobs": 1 << 31}, "top_logprobs is a number that 32 bits do not hold"),
+        ({"top_logprobs": 1 << 31}, "top_logprobs = 2147483648: allowed is 0 to 1000"),
         ({"stop": "\ud800"}, "stop has half a surrogate pair at 0"),
         ({"stop": [5]}, "stop is a int"),
     ],
