@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every option of every command refuses, and what an error calls an option: rules of the one list of options.
+// Checks that every option of every command gets: no empty value, no number beyond its type. Errors name an option as it was
+// typed.
 #pragma once
 
 #include <string>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What xgrammar takes for something else than is written: escapes of no character, and counts that 32 bits do not hold.
+// Finds what xgrammar would read in another way than it is written: escapes of no character, and counts that 32 bits do not
+// hold.
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,7 @@
 
 namespace stoch {
 
-// What a TokenGuide meets in the middle of an answer: its grammar cannot go on, with this vocabulary or in the time that it has.
+// A TokenGuide cannot go on in the middle of an answer: its grammar allows no token of this vocabulary, or takes too long.
 // It is the request that is refused; nothing of the engine has failed.
 class GrammarFailure : public InvalidInput {
  public:

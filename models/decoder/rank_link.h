@@ -144,7 +144,7 @@ std::string TakeRows(RankLink& link, int from, uint64_t number, std::span<float>
 // launcher does. On a thread of its own, as rank 0 may wait for requests, or load. Errors: LostRank.
 void SendAlive(RankLink& link);
 
-// Of a rank that has said nothing for LimitOf(from, wait).
+// The error that rank `from` is lost, as it has said nothing for LimitOf(from, wait).
 LostRank SilentRank(const RankLink& link, int from, RankLink::Wait wait);
 
 // That this rank ends, because of rank `lost`: whoever waits for its rows ends in these words. Never throws.

@@ -157,7 +157,7 @@ class Child {
   pid_t pid_;
 };
 
-// What rank 0 keeps of a rank 1 that says `answer` to what rank 0 says.
+// The watch that rank 0 has of its peers, where rank 1 answers with answer(what rank 0 told).
 std::unique_ptr<RankPeers> PeersOf(const std::function<std::string(const std::string& told)>& answer) {
   ThreadLinks links(2);
   std::thread other([&] {
