@@ -22,12 +22,12 @@ bool MayBeEmpty(const CLI::Option& option) {
   return is_listed || option.get_items_expected_min() == 0;
 }
 
-// Whether all of the word is a whole number; errno says whether 64 bits hold it. CLI11 reads a negative one of an unsigned option
-// as one beyond 2^63.
-bool IsInteger(const std::string& word) {
+// Whether all of the word is a whole number; errno says whether 64 bits hold it, which CLI11 does not ask. It reads a negative one
+// of an unsigned option as one beyond 2^63.
+bool IsInteger(const std::string& word, bool is_signed) {
   char* end = nullptr;
   errno = 0;
-  if (word.starts_with('-')) {
+  if (is_signed || word.starts_with('-')) {
     (void)std::strtoll(word.c_str(), &end, 0);
   } else {
     (void)std::strtoull(word.c_str(), &end, 0);
@@ -43,14 +43,15 @@ bool IsNumber(const std::string& word) {
 
 CLI::Validator RuleOf(const CLI::Option& option) {
   const std::string type = option.get_type_name();  // "INT", or "INT:INT in [1 - 64]"
-  const bool is_whole = type.starts_with("INT") || type.starts_with("UINT");
+  const bool is_signed = type.starts_with("INT");
+  const bool is_whole = is_signed || type.starts_with("UINT");
   const bool is_number = is_whole || type.starts_with("FLOAT");
   const bool may_be_empty = MayBeEmpty(option) && !is_number;
   const size_t range = std::min(type.find(" in ["), type.size());
   const std::string expected = (is_whole ? "expected a whole number" : "expected a number") + type.substr(range);
   return {[=](std::string& word) -> std::string {
             if (word.empty()) return may_be_empty ? "" : "expected a value, got an empty one";
-            if (!is_number || (is_whole ? IsInteger(word) : IsNumber(word))) {
+            if (!is_number || (is_whole ? IsInteger(word, is_signed) : IsNumber(word))) {
               return is_whole && errno == ERANGE ? "64 bits do not hold " + word : "";
             }
             return expected + ", got " + word;

@@ -84,6 +84,8 @@ TEST(Values, OfNumbersSayWhatIsExpected) {
   ExpectRefused(RunStoch({"generate", "demo", "--top-k", "1e3"}), "--top-k: expected a whole number, got 1e3");
   ExpectRefused(RunStoch({"generate", "demo", "--seed", "18446744073709551616"}),
                 "--seed: 64 bits do not hold 18446744073709551616");
+  ExpectRefused(RunStoch({"generate", "demo", "--top-k", "9223372036854775808"}),
+                "--top-k: 64 bits do not hold 9223372036854775808");
   ExpectRefused(RunStoch({"generate", "demo", "--temperature", "inf"}), "--temperature: expected a number, got inf");
   ExpectRefused(RunStoch({"bench", "-p", "8,nine"}), "-p: expected a whole number in [0 - 1048576], got nine");
 }
