@@ -139,7 +139,7 @@ class Guide final : public TokenGuide {
     ++tokens_;
     Timed([&] { good = matcher_.AcceptToken(id); });
     if (good && json_ != nullptr) good = text_.Push(tokenizer_.TokenBytes(id));
-    if (!good) throw GrammarFailure("the grammar does not allow token " + std::to_string(id) + " of the answer");
+    if (!good) throw InvalidInput("the grammar does not allow token " + std::to_string(id) + " of the answer");
   }
 
  private:
@@ -155,7 +155,7 @@ class Guide final : public TokenGuide {
     } catch (const std::bad_alloc&) {
       throw;
     } catch (const std::exception& error) {
-      throw GrammarFailure("the grammar fails: " + ReasonOf(GrammarSpec::Kind::kNone, error.what()));
+      throw InvalidInput("the grammar fails: " + ReasonOf(GrammarSpec::Kind::kNone, error.what()));
     }
     const double took = ThreadSeconds() - start;
     seconds_ += took;

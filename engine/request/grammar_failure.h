@@ -7,7 +7,8 @@
 namespace stoch {
 
 // A TokenGuide cannot go on in the middle of an answer: its grammar allows no token of this vocabulary, or takes too long.
-// It is the request that is refused; nothing of the engine has failed.
+// It is the request that is refused; nothing of the engine has failed. A token that its own mask allowed and Accept refuses, and
+// errors of the grammar's library, are failures of the engine.
 class GrammarFailure : public InvalidInput {
  public:
   using InvalidInput::InvalidInput;
