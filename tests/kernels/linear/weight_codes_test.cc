@@ -70,7 +70,31 @@ class Coded final : public WeightDecoder {
   std::vector<float> scales_, zeros_;
 };
 
-class WeightCodesTest : public testing::TestWithParam<test::BackendUnderTest> {};
+// Of rows from `first` on.
+WeightSource SourceOf(const Coded& decoder, int64_t first, int64_t rows) {
+  WeightSource source;
+  source.name = "coded";
+  source.rows = rows;
+  source.cols = decoder.codes()->cols;
+  source.decoder = &decoder;
+  source.first = first * source.cols;
+  return source;
+}
+
+class WeightCodesTest : public testing::TestWithParam<test::BackendUnderTest> {
+ protected:
+  // In parts, which take turns in the halves of a double buffer.
+  static void ExpectDecoded(Backend& backend, const std::vector<WeightSource>& parts) {
+    const auto linear = backend.MakeLinear(backend.devices().front(), parts, LinearSpec{Precision::kFp32, nullptr});
+    std::vector<float> numbers;
+    for (const WeightSource& part : parts) {
+      const size_t before = numbers.size();
+      numbers.resize(before + static_cast<size_t>(part.rows * part.cols));
+      part.decoder->Decode(part.first, part.rows * part.cols, numbers.data() + before);
+    }
+    EXPECT_TRUE(test::SameBits(backend.Unpack(*linear).values, numbers));
+  }
+};
 
 TEST_P(WeightCodesTest, AreDecodedToTheNumbersOfTheirDecoder) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
@@ -80,22 +104,19 @@ TEST_P(WeightCodesTest, AreDecodedToTheNumbersOfTheirDecoder) {
       SCOPED_TRACE(block);
       SCOPED_TRACE(static_cast<int>(rounded));
       const Coded decoder(form, kBefore + kRows, kCols, block, rounded);
-      WeightSource source;
-      source.name = "coded";
-      source.rows = kRows;
-      source.cols = kCols;
-      source.decoder = &decoder;
-      source.first = kBefore * kCols;
-      std::vector<float> numbers(static_cast<size_t>(kRows * kCols));
-      decoder.Decode(source.first, kRows * kCols, numbers.data());
-      // In two parts, which take both halves of the double buffer; all cases but the first find both used.
-      const auto linear = backend->MakeLinear(backend->devices().front(), std::vector{source, source},
-                                              LinearSpec{Precision::kFp32, nullptr});
-      std::vector<float> twice = numbers;
-      twice.insert(twice.end(), numbers.begin(), numbers.end());
-      EXPECT_TRUE(test::SameBits(backend->Unpack(*linear).values, twice));
+      // All cases but the first find both halves used.
+      const WeightSource part = SourceOf(decoder, kBefore, kRows);
+      ExpectDecoded(*backend, {part, part});
     }
   }
+}
+
+// 64 MiB of numbers are decoded at a time: the first part is less, the second one of them, another and a rest.
+TEST_P(WeightCodesTest, PartsMayBeOfSeveralSlabs) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  constexpr int64_t kFew = 100, kMany = 2 * 1024 + 75, kCols = 16384;
+  const Coded decoder(Form::kNibbles, kFew + kMany, kCols, 128, DType::kF16);
+  ExpectDecoded(*backend, {SourceOf(decoder, 0, kFew), SourceOf(decoder, kFew, kMany)});
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, WeightCodesTest, testing::ValuesIn(test::BackendsUnderTest()),
