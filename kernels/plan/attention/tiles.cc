@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "kernels/plan/attention/rows.h"
 #include "kernels/plan/divide_up.h"
 #include "kernels/plan/linear/sc.h"
 #include "kernels/plan/scratch_layout.h"

@@ -174,7 +174,7 @@ __device__ __forceinline__ void StoreOutputs(const BatchOutputs& args, const Bat
 //
 // kAtOnce: quads that are unrolled. If a warp has few units, an unrolled body costs instruction fetch (8B, 8 tokens: 2
 // % of a step).
-// kTiles:  args.used_tiles() if it is known at compile time, else 0.
+// kTiles:  the tiles of a unit's range if they are known at compile time, used_tiles() or more; else 0, for used_tiles().
 // kMixed:  every (chunk, token) has a gain of its own.
 template <bool kWide_, bool kFourTokens_, int kParts_, int kAtOnce_, int kTiles_, bool kMixed_ = false>
 struct ReduceStage {
@@ -200,8 +200,8 @@ struct ReduceStage {
   static constexpr int kBytes = kQuads * kQuadBytes;
 };
 
-// Locates a unit of the reduction. kTiles: args.used_tiles() if it is known at compile time, else 0; a division by a
-// run-time number would take longer than most of a unit.
+// Locates a unit of the reduction. kTiles as in ReduceStage: a division by a run-time number would take longer than most
+// of a unit.
 template <int kTiles>
 struct ReduceUnit {
   const ScKernelTask* task;
@@ -342,7 +342,8 @@ __device__ __forceinline__ void AddQuad(const uint8_t* quad, int word, int line,
 
 // Reduces the partials of all chunks to outputs, by warps 0..kWarps-1 of every block of the grid. await() is called by
 // all of them and returns once all partials are visible (a grid barrier).
-// Requires: args.reduced splits args.reduce_units(); `shared` has kBytes bytes, 16-byte aligned, that no warp uses any
+// Requires: args.reduced splits args.reduce_units(kTiles), or reduce_units() where S has kTiles 0; with S::kMixed
+//           every (chunk, token) of args has a gain; `shared` has kBytes bytes, 16-byte aligned, that no warp uses any
 //           more; the ReduceStage S matches args in wide, four_tokens and tiles, and has at least args.parts parts.
 //
 // A warp's ring takes kBytes / kWarps bytes of `shared`, or twice as much if the block has so few units that only half
