@@ -9,6 +9,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
 #include "kernels/sc/sc_parameters.h"
+#include "loader/near_name.h"
 #include "models/sc_settings.h"
 
 namespace stoch {
@@ -194,16 +195,35 @@ std::string LayersText(const std::vector<int>& layers) {
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
+void AddNames(const auto& entries, std::vector<std::string>* names) {
+  for (const auto& entry : entries) names->emplace_back(entry.name);
+}
+
+// Errors: InvalidInput that lists the parameters, and tells the setting that is near.
+const ScParameter& ParameterOf(std::string_view name) {
+  try {
+    return FindScParameter(name);
+  } catch (const InvalidInput& error) {
+    std::vector<std::string> known = {"preset", "attention", "lm_head"};
+    AddNames(kDilatedLists, &known);
+    AddNames(kTables, &known);
+    AddNames(ScParameters(), &known);
+    throw InvalidInput(error.what() + DidYouMean(name, known));
+  }
+}
+
 void SetOperatorParameter(ScOperatorConfigs& operators, std::string_view op, std::string_view name,
                           std::string_view value) {
   const auto& known = Operators();
   const auto found = std::find_if(known.begin(), known.end(), [op](const auto& e) { return e.name == op; });
   if (found == known.end()) {
+    std::vector<std::string> names;
+    AddNames(known, &names);
     throw InvalidInput("SC setting " + std::string(op) + '.' + std::string(name) + " names the unknown operator '" +
-                       std::string(op) + "': known are " + JoinNames(Operators()));
+                       std::string(op) + "': known are " + JoinNames(Operators()) + DidYouMean(op, names));
   }
   const ScOperatorId id = OperatorAt(static_cast<int>(found - known.begin()));
-  const ScParameter& parameter = FindScParameter(name);
+  const ScParameter& parameter = ParameterOf(name);
   if (!Takes(id, parameter)) {
     std::vector<ScOperatorEntry> takers;
     for (int i = 0; i < kNumScOperators; ++i) {
@@ -221,7 +241,7 @@ void SetParameter(ScOperatorConfigs& operators, std::string_view name, std::stri
     SetOperatorParameter(operators, name.substr(0, dot), name.substr(dot + 1), value);
     return;
   }
-  const ScParameter& parameter = FindScParameter(name);
+  const ScParameter& parameter = ParameterOf(name);
   for (int i = 0; i < kNumScOperators; ++i) {
     if (Takes(OperatorAt(i), parameter)) parameter.set(operators[static_cast<size_t>(i)], parameter, value);
   }

@@ -15,6 +15,7 @@
 
 #include "kernels/base/error.h"
 #include "loader/file.h"
+#include "loader/near_name.h"
 #include "loader/research/block_yaml.h"
 
 namespace stoch::cli {
@@ -117,6 +118,14 @@ struct FileValues {
   std::map<std::string, nlohmann::json> by_option;  // with "-"
 };
 
+std::vector<std::string> TwinNames(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) {
+    if (HasTwin(*option)) names.push_back(NameOf(*option));
+  }
+  return names;
+}
+
 // Errors: InvalidInput.
 FileValues ReadConfig(const CLI::App& command, const std::string& path) {
   FileValues values{path, {}};
@@ -129,8 +138,8 @@ FileValues ReadConfig(const CLI::App& command, const std::string& path) {
     std::replace(name.begin(), name.end(), '_', '-');
     const CLI::Option* option = command.get_option_no_throw("--" + name);
     if (option == nullptr || !HasTwin(*option)) {
-      throw InvalidInput(fmt::format("{}: {}: stoch {} has no such option (stoch {} --help lists them)", path, key,
-                                     command.get_name(), command.get_name()));
+      throw InvalidInput(fmt::format("{}: {}: stoch {} has no such option (stoch {} --help lists them){}", path, key,
+                                     command.get_name(), command.get_name(), DidYouMean(name, TwinNames(command))));
     }
     if (!values.by_option.emplace(NameOf(*option), value).second) {
       throw InvalidInput(fmt::format("{}: {}: the option is given twice", path, key));

@@ -59,6 +59,16 @@ CLI::Validator RuleOf(const CLI::Option& option) {
           ""};
 }
 
+// "--quiet=no"; CLI11 names the option by its type alone. Where nothing is given it has "true".
+CLI::Validator FlagRule() {
+  return {[](std::string& word) -> std::string {
+            constexpr std::string_view kWords[] = {"true", "false", "1", "0", "on", "off", "yes", "no"};
+            const bool is_known = std::find(std::begin(kWords), std::end(kWords), word) != std::end(kWords);
+            return is_known ? "" : "expected no value, or true or false, got " + word;
+          },
+          ""};
+}
+
 // "-n", "-n4" or "--name=4" are of the name "-n" or "--name".
 bool IsOf(const std::string& word, const std::string& name) {
   if (!word.starts_with(name)) return false;
@@ -70,7 +80,7 @@ bool IsOf(const std::string& word, const std::string& name) {
 void AddValueRules(CLI::App& command) {
   for (CLI::Option* option : command.get_options()) {
     // In front of the option's own checks, which are of a value.
-    if (option->get_items_expected_max() > 0) option->transform(RuleOf(*option));
+    option->transform(option->get_items_expected_max() > 0 ? RuleOf(*option) : FlagRule());
   }
 }
 

@@ -16,7 +16,8 @@ namespace stoch::cli {
 //   - an empty value, as of a variable of a shell that is not set, unless the value is a text or settings (--prompt, --sc):
 //     defaults that mean "none" would take it without a word;
 //   - a word that is no number, or none that 64 bits hold, where a number is expected. CLI11 says no more of it than that it
-//     could not convert it, and takes numbers beyond 64 bits, "nan" and "inf".
+//     could not convert it, and takes numbers beyond 64 bits, "nan" and "inf";
+//   - a value of a flag that is neither true nor false.
 // Errors: CLI11's ValidationError while the command line is parsed.
 void AddValueRules(CLI::App& command);
 

@@ -7,7 +7,6 @@ import difflib
 import functools
 import operator
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -272,10 +271,7 @@ class ModelConfig:
         texts = tuple(settings_text(given) for given in settings)
         object.__setattr__(self, "_settings", texts)
         object.__setattr__(self, "_files", files)
-        try:
-            facts = _stoch.describe_model_config(list(texts), _stoch.ScFiles(*files))
-        except _stoch.InvalidInput as error:
-            raise _stoch.InvalidInput(_with_hint(str(error))) from None
+        facts = _stoch.describe_model_config(list(texts), _stoch.ScFiles(*files))
         object.__setattr__(self, "_facts", facts)
 
     def describe(self) -> str:
@@ -335,14 +331,6 @@ class ModelConfig:
 
     def __reduce__(self) -> tuple[Any, tuple[tuple[str, ...], tuple[str, str, str, str, int]]]:
         return (_model_config, (self._settings, self._files))
-
-
-def _with_hint(message: str) -> str:
-    """The engine's error of a parameter that is none, with the one that is near."""
-    found = re.search(r"unknown SC parameter '([^']*)': ", message)
-    if found is None:
-        return message
-    return message[: found.end()] + did_you_mean(found[1], [*_ROWS, *_ALIASES]) + message[found.end() :]
 
 
 def checked_files(mp: Any, mp_normalise: Any, smooth: Any, mask: Any, mask_bits: Any) -> tuple[str, str, str, str, int]:

@@ -10,6 +10,7 @@
 
 #include "app/host/host.h"
 #include "app/host/standard_error.h"
+#include "app/options/usage_errors.h"
 #include "app/options/value_rules.h"
 #include "kernels/base/error.h"
 #include "tools/stoch/commands.h"
@@ -37,12 +38,11 @@ ExitCode RunInProcess(const std::vector<std::string>& arguments, const Host& hos
   CLI::App& command = *root.add_subcommand(found->name);
   const CommandBody body = found->add(command);
   AddValueRules(command);
-  std::vector<std::string> words = WithEmptyValues(arguments);
-  std::reverse(words.begin(), words.end());  // as CLI11 takes them
+  const std::vector<std::string> words = WithEmptyValues(arguments);
   try {
-    root.parse(std::move(words));
+    root.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // as CLI11 takes them
   } catch (const CLI::ParseError& error) {
-    throw InvalidInput(OneLine(error.what()));
+    throw InvalidInput(OneLine(UsageError(error, root, words)));
   }
   const HostScope scope(&host);
   ForgetWarnings();

@@ -16,6 +16,7 @@
 #include "app/host/standard_error.h"
 #include "app/interrupt.h"
 #include "app/options/twins.h"
+#include "app/options/usage_errors.h"
 #include "app/options/value_rules.h"
 #include "app/output.h"
 #include "app/version.h"
@@ -85,16 +86,6 @@ std::vector<std::string> CompleteArguments(const std::vector<std::string>& given
   return WithEmptyValues(arguments);
 }
 
-// A message of CLI11, which speaks of an option of the command that was parsed.
-std::string MessageOf(const CLI::ParseError& error, const std::vector<Declared>& declared,
-                      const std::vector<std::string>& words) {
-  std::string message = error.what();
-  for (const Declared& entry : declared) {
-    if (entry.command->parsed()) message = NamedAsTyped(message, *entry.command, words);
-  }
-  return OneLine(message);
-}
-
 int RunCommandLine(int argc, char** argv) {
   CLI::App root("Language models in stochastic computing: the same bits on every machine.", "stoch");
   root.require_subcommand(0, 1);
@@ -132,7 +123,7 @@ int RunCommandLine(int argc, char** argv) {
   } catch (const CLI::Success&) {
     return kDone;
   } catch (const CLI::ParseError& error) {
-    spdlog::error("{} (stoch --help shows the usage)", MessageOf(error, declared, arguments));
+    spdlog::error("{} (stoch --help shows the usage)", OneLine(UsageError(error, root, arguments)));
     return kBadInput;
   }
   for (const Declared& entry : declared) {

@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <string>
 #include <vector>
 
 #include "engine/serve/http/request_error.h"
+#include "loader/near_name.h"
 
 namespace stoch::serve {
 namespace {
@@ -31,41 +31,9 @@ bool IsNeutral(const ForeignField& field, const Json& value) {
   return false;
 }
 
-// Insertions, deletions and exchanges of one character between two names.
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (size_t k = 0; k < b.size(); ++k) {
-      const size_t exchange = diagonal + (a[i] == b[k] ? 0 : 1);
-      diagonal = row[k + 1];
-      row[k + 1] = std::min({row[k] + 1, row[k + 1] + 1, exchange});
-    }
-  }
-  return row.back();
-}
-
-// The field that a name may be a typing error of; "" where none is near.
-std::string Nearest(const std::string& name, const std::set<std::string>& known) {
-  constexpr size_t kMaxName = 40;
-  if (name.size() > kMaxName) return "";
-  std::string nearest;
-  size_t least = name.size() / 4 + 1;  // a change for every four characters
-  for (const std::string& candidate : known) {
-    const size_t distance = EditDistance(name, candidate);
-    if (distance < least) {
-      least = distance;
-      nearest = candidate;
-    }
-  }
-  return nearest;
-}
-
 [[noreturn]] void RefuseUnknown(const JsonFields& fields, const std::string& name) {
   const std::string path = ShortName(fields.Path(name));
-  const std::string nearest = Nearest(name, fields.asked_for());
+  const std::string nearest = NearName(name, {fields.asked_for().begin(), fields.asked_for().end()});
   throw RequestError(kBadRequest, path,
                      path + ": this server has no such field" +
                          (nearest.empty() ? "" : "; did you mean " + fields.Path(nearest) + "?"));
