@@ -93,7 +93,7 @@ std::vector<Check> Select(const std::vector<Check>& checks, const std::vector<st
   return selected;
 }
 
-// Options that cannot be, before any check runs.
+// Options that cannot be, and a model that is none, before any check runs.
 void CheckPlacement(const VerifyContext& context) {
   if (context.device.pass_rows != 0) {
     throw InvalidInput(fmt::format("--pass-rows {}: has no meaning in stoch verify, whose checks choose their passes",
@@ -106,9 +106,11 @@ void CheckPlacement(const VerifyContext& context) {
     (void)PlanRanks(*context.backend, files, engine, context.device);
     return;
   }
-  if (GivenPlacement(context.device).empty()) return;
+  const bool is_placed = !GivenPlacement(context.device).empty();
+  if (!is_placed && context.model.model.empty()) return;
+  const ModelFiles files = OpenModelFiles(ModelOf(context));
   EngineOptions unused;
-  (void)PlaceOn(context.device, OpenModelFiles(ModelOf(context)), *context.backend, &unused);
+  if (is_placed) (void)PlaceOn(context.device, files, *context.backend, &unused);
 }
 
 CheckResult RunCheck(const Check& check) {

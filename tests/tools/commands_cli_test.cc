@@ -155,6 +155,7 @@ TEST(VerifyCli, ListAndOnly) {
   EXPECT_EQ(one.exit_code, 0) << one.out;
   EXPECT_NE(one.out.find("1 of 1 checks passed"), std::string::npos) << one.out;
   ExpectRefused(RunStoch(WithDemo("verify", {"--only", "everything"})), "everything");
+  ExpectRefused(RunStoch({"verify", "--device", "cpu", "--model", "nowhere"}), "nowhere: expected a model folder");
 }
 
 TEST(VerifyCli, OnlyTakesPatterns) {
