@@ -303,26 +303,45 @@ AnswerLog::Kept Journal::ReadAll(const Known& known) {
   return all;
 }
 
+// Null: it is not kept, or is somebody else's.
+Journal::Known* Journal::FindKept(const Name& name) {
+  const auto found = number_of_.find(name.id);
+  if (found == number_of_.end()) return nullptr;
+  Known& known = answers_.at(found->second);
+  return !known.committed || known.dropped || known.head.owner != name.owner ? nullptr : &known;
+}
+
+std::optional<std::string> Journal::RequestOf(const Name& name) {
+  const std::lock_guard lock(mutex_);
+  std::optional<std::string> request;
+  GuardedFor(AnswerKey(), [&] {
+    ForgetOld();
+    const Known* known = FindKept(name);
+    if (known == nullptr) return;
+    std::optional<AnswerRow> answer = rows_->Answer(known->head.number);
+    if (answer) request = std::move(answer->request);
+  });
+  return request;
+}
+
 std::optional<AnswerLog::Kept> Journal::TakeOver(const Name& name) {
   const std::lock_guard lock(mutex_);
   std::optional<Kept> kept;
   GuardedFor(AnswerKey(), [&] {
     ForgetOld();
-    const auto found = number_of_.find(name.id);
-    if (found == number_of_.end()) return;
-    const int64_t number = found->second;
-    Known& known = answers_.at(number);
-    if (!known.committed || known.dropped || known.head.owner != name.owner) return;
+    Known* known = FindKept(name);
+    if (known == nullptr) return;
+    const int64_t number = known->head.number;
     Kept all;
     try {
-      all = ReadAll(known);
+      all = ReadAll(*known);
     } catch (const std::bad_alloc&) {
       return;  // another time
     } catch (const std::exception& error) {
       return DropAnswer(number, error.what());
     }
-    SetState(known, State::kRunning);
-    all.key = {number, ++known.run};
+    SetState(*known, State::kRunning);
+    all.key = {number, ++known->run};
     kept = std::move(all);
   });
   return kept;

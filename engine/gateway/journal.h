@@ -54,6 +54,7 @@ class Journal final : public AnswerLog {
   void Drop(const AnswerKey& answer, const std::string& why) override;
   void End(const AnswerKey& answer) override;
   void Leave(const AnswerKey& answer) override;
+  std::optional<std::string> RequestOf(const Name& name) override;
   std::optional<Kept> TakeOver(const Name& name) override;
   std::vector<Name> Unfinished() override;
   bool lost() const override { return lost_; }
@@ -86,6 +87,7 @@ class Journal final : public AnswerLog {
   void GuardedFor(const AnswerKey& answer, const Body& body);
   void Lose(const std::string& why) noexcept;
   Known* Find(const AnswerKey& answer);
+  Known* FindKept(const Name& name);
   std::optional<Broken> TryWrite(std::span<const Entry> entries);
   void DropAnswer(int64_t number, std::string_view why) noexcept;
   void LogDropped(const std::string& answer, const std::string& why) const;

@@ -59,6 +59,8 @@ class AnswerLog {
   virtual void End(const AnswerKey& answer) = 0;
   // Its client is gone: nobody goes on with it unless somebody asks for it.
   virtual void Leave(const AnswerKey& answer) = 0;
+  // The request of Commit, while whoever runs the answer goes on; none where TakeOver would have none.
+  virtual std::optional<std::string> RequestOf(const Name& name) = 0;
   // What there is of an answer, for a new run of it; none where it is not kept, or is somebody else's.
   virtual std::optional<Kept> TakeOver(const Name& name) = 0;
   // Answers that ran when the process before this one ended.

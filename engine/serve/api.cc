@@ -283,6 +283,7 @@ std::shared_ptr<Exchange> Api::Stream(Call& call) {
   if (options_.answers == nullptr) {
     throw RequestError(kNotFound, "", "streams can be taken up again where the server has a --journal");
   }
+  if (seen >= 0) CheckSeen({id, call.owner}, seen);
   std::optional<AnswerLog::Kept> kept = options_.answers->TakeOver({id, call.owner});
   const auto exchange = kept ? Continue(*kept, call.client()) : nullptr;
   if (exchange == nullptr) {
@@ -291,14 +292,29 @@ std::shared_ptr<Exchange> Api::Stream(Call& call) {
                                                 : "there is no such stream here, or no longer");
   }
   streams_.Replace(exchange);
-  if (seen >= exchange->most_events()) {
-    options_.answers->Leave(kept->key);
-    throw RequestError(400, "",
-                       "Last-Event-ID: this stream has fewer than " + std::to_string(exchange->most_events()) +
-                           " events, so none with number " + std::to_string(seen));
-  }
   exchange->Resume(std::move(*kept), seen);
   return exchange;
+}
+
+// Before the stream is taken over: whoever reads it now loses nothing by the mistake of another. A request that is not kept, or
+// makes no sense, is left to Stream.
+// Errors: RequestError for an event that no answer to the request of this stream has.
+void Api::CheckSeen(const AnswerLog::Name& name, int64_t seen) const {
+  const std::optional<std::string> request = options_.answers->RequestOf(name);
+  if (!request) return;
+  const ModelFacts& model = *serving_.model;
+  int64_t most = 0;
+  try {
+    const StoredRequest stored = Restore(*request);
+    CheckKept(stored, {}, model);
+    most = stored.request.MostEvents(model.context);
+  } catch (const InvalidInput&) {
+    return;
+  }
+  if (seen < most) return;
+  throw RequestError(400, "",
+                     "Last-Event-ID: this stream has fewer than " + std::to_string(most) +
+                         " events, so none with number " + std::to_string(seen));
 }
 
 // Null: what is kept makes no sense, and is no longer kept.

@@ -83,6 +83,7 @@ class Api {
   std::shared_ptr<Exchange> StartCompletion(Call& call, CompletionRequest request);
   std::shared_ptr<Exchange> Begin(Call& call, CompletionRequest request);
   std::shared_ptr<Exchange> Stream(Call& call);
+  void CheckSeen(const AnswerLog::Name& name, int64_t seen) const;
   std::shared_ptr<CompletionExchange> Continue(const AnswerLog::Kept& kept, Client client);
   void ContinueStreams();
   std::shared_ptr<Exchange> Models(Call& call);

@@ -64,8 +64,6 @@ class CompletionExchange : public Exchange, public std::enable_shared_from_this<
   void OnDisconnect() override;
 
   const std::string& answer_id() const { return frame_.id; }
-  // Its stream has fewer events than this.
-  int64_t most_events() const { return request_.MostEvents(model_.context); }
 
  private:
   struct Choice : AnswerChoice {

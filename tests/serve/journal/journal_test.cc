@@ -246,7 +246,11 @@ TEST_F(JournalTest, AnAnswerIsItsOwnersAlone) {
     Journal journal(Options(), Sink());
     const AnswerKey key = journal.Begin({"a", "owner"});
     journal.Commit(key, "request");
-    for (const char* other : {"", "owne", "ownes", "owner2"}) EXPECT_FALSE(journal.TakeOver({"a", other})) << other;
+    for (const char* other : {"", "owne", "ownes", "owner2"}) {
+      EXPECT_FALSE(journal.RequestOf({"a", other})) << other;
+      EXPECT_FALSE(journal.TakeOver({"a", other})) << other;
+    }
+    EXPECT_EQ(journal.RequestOf({"a", "owner"}), "request");
     const JobUpdate update = UpdateOf(0, 0);
     const AnswerLog::Entry entry = {{key, 0}, &update};
     journal.Write({&entry, 1});  // it still has its run

@@ -94,6 +94,17 @@ TEST_F(Streams, GoOnWhereTheClientWas) {
   expect_same(shared);
   EXPECT_EQ(first.ReadToEnd().find("[DONE]"), std::string::npos);
 
+  // Whoever asks for an event that it cannot have gets nothing, and whoever reads it reads on.
+  KeptStream read("read", LongRequest());
+  EXPECT_EQ(read.Read(port, 2), 200);
+  HttpClient reader(port);
+  reader.SendRaw("GET /v1/streams/" + read.id() + " HTTP/1.0\r\n\r\n");
+  reader.ReadUntil(read.id() + ":3");
+  const Reply none = Call(port, "GET", "/v1/streams/" + read.id(), "", {{"Last-Event-ID", read.id() + ":999999"}});
+  EXPECT_EQ(Metric(port, "stoch_requests_running"), 1);  // it was in time to cut the reader
+  EXPECT_EQ(none.status, 400);
+  EXPECT_NE(reader.ReadToEnd().find("[DONE]"), std::string::npos);
+
   // All of it, once more, though it has ended.
   const Reply whole = Call(port, "GET", "/v1/streams/" + shared.id());
   EXPECT_EQ(whole.status, 200);
