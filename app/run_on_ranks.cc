@@ -128,14 +128,14 @@ class EndsWhereStuck {
   std::jthread thread_;
 };
 
-// How long an opening rank may say nothing: reading one tensor takes longer than a pass.
+// How long an opening rank may not get on: reading one tensor takes longer than a pass.
 std::chrono::seconds OpeningLimitOf(const DeviceOptions& devices) {
   constexpr int64_t kLeast = 10, kLimit = 120;
   const int64_t given = devices.ranks.limit_s;
   return std::chrono::seconds(given > 0 ? std::max(given, kLeast) : kLimit);
 }
 
-// How long rank 0 may say nothing where nobody waits for rows of it: a thread of its own says once a second that it lives.
+// How long a rank may say nothing whose own thread says once a second that it lives: rank 0, and others that open a model.
 std::chrono::seconds IdleLimitOf(const DeviceOptions& devices) {
   constexpr int64_t kLeast = 5, kLimit = 120;
   const int64_t given = devices.ranks.limit_s;
@@ -224,7 +224,7 @@ ExitCode Lead(RankJob& job, MpiLink& link, DeviceOptions* devices, const std::fu
 std::unique_ptr<RankPeers> MeetPeers(MpiLink& link) {
   try {
     return std::make_unique<RankPeers>(link, link.host());
-  } catch (const LostRank& error) {
+  } catch (const std::exception& error) {
     spdlog::error("rank {} ({}): {}", link.rank(), link.host(), OneLine(error.what()));
     EndAll(link);
   }

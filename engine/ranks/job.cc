@@ -22,7 +22,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kProtocol = 5;
 // Why rank 0 tells of a model.
 constexpr const char* kToLoad = "load";
 constexpr const char* kToDescribe = "describe";
@@ -49,8 +48,7 @@ std::string TextOf(const Opening& opening) {
   const EngineOptions& options = opening.options;
   Json facts = Json::array();
   for (const RankFact& fact : opening.facts) facts.push_back({fact.name, fact.value});
-  return Json{{"protocol", kProtocol},
-              {"purpose", opening.purpose},
+  return Json{{"purpose", opening.purpose},
               {"model", opening.model},
               {"facts", facts},
               {"layers", opening.layers},
@@ -70,7 +68,6 @@ Opening OpeningOf(const std::string& text) {
   const nlohmann::json json = ParseBoundedJson(text, "what rank 0 tells of a model");
   Opening opening;
   try {
-    if (json.at("protocol") != kProtocol) throw InvalidInput("rank 0 speaks another protocol");
     opening.purpose = json.at("purpose").get<std::string>();
     opening.model = json.at("model").get<std::string>();
     for (const auto& fact : json.at("facts")) {
@@ -137,22 +134,24 @@ void Load(RankLink& link, const EngineOptions& engine, int64_t lanes, FollowedMo
 }
 
 // Microseconds of a text of this size from each rank to the next: rank after rank asks its next one, which answers.
+// Rank 0 hears that others live, these do not hear it of each other.
 double MeasureHop(RankLink& link, size_t bytes) {
   using Clock = std::chrono::steady_clock;
   constexpr int kTrips = 20;
   const std::string row(bytes, '.');
+  const RankLink::Wait wait = link.rank() == 0 ? RankLink::Wait::kIdle : RankLink::Wait::kOpening;
   double hop_us = 0;
   for (int from = 0; from < link.count(); ++from) {
     const int to = (from + 1) % link.count();
     if (link.rank() == to) {
-      for (int i = 0; i <= kTrips; ++i) SendText(link, from, TakeText(link, from, RankLink::Wait::kOpening));
+      for (int i = 0; i <= kTrips; ++i) SendText(link, from, TakeText(link, from, wait));
     }
     if (link.rank() != from) continue;
     Clock::time_point begin;
     for (int i = 0; i <= kTrips; ++i) {
       if (i == 1) begin = Clock::now();  // the first one waits for the other rank to come here
       SendText(link, to, row);
-      (void)TakeText(link, to, RankLink::Wait::kOpening);
+      (void)TakeText(link, to, wait);
     }
     hop_us = std::chrono::duration<double, std::micro>(Clock::now() - begin).count() / (2 * kTrips);
   }
@@ -161,16 +160,15 @@ double MeasureHop(RankLink& link, size_t bytes) {
 
 // A rank's answer to a text that tells of a model.
 struct Answer {
-  std::string refused;  // "": it is ready
+  std::string refused;   // "": it is ready
+  int64_t limit_ms = 0;  // limit(kLimit) of its devices
   RankReport report;
 };
 
 std::string TextOf(const Answer& answer) {
-  return Json{{"refused", answer.refused},
-              {"host", answer.report.host},
-              {"about", answer.report.about},
-              {"hop_us", answer.report.hop_us},
-              {"stream_bytes", answer.report.stream_bytes},
+  return Json{{"refused", answer.refused},         {"limit_ms", answer.limit_ms},
+              {"host", answer.report.host},        {"about", answer.report.about},
+              {"hop_us", answer.report.hop_us},    {"stream_bytes", answer.report.stream_bytes},
               {"kv_bytes", answer.report.kv_bytes}}
       .dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -178,7 +176,7 @@ std::string TextOf(const Answer& answer) {
 Answer AnswerOf(const std::string& text, int rank) {
   try {
     const nlohmann::json json = ParseBoundedJson(text, "its answer");
-    Answer answer{json.at("refused").get<std::string>(), {}};
+    Answer answer{json.at("refused").get<std::string>(), json.at("limit_ms").get<int64_t>(), {}};
     answer.report = {rank,
                      json.at("host").get<std::string>(),
                      json.at("about").get<std::string>(),
@@ -255,10 +253,8 @@ void TellAlive(RankLink& link, const std::stop_token& stop) {
   std::condition_variable_any changed;
   std::unique_lock lock(mutex);
   try {
-    while (!stop.stop_requested()) {
-      SendAlive(link);
-      changed.wait_for(lock, stop, std::chrono::seconds(1), [] { return false; });
-    }
+    const auto ends = [&stop] { return stop.stop_requested(); };
+    while (!changed.wait_for(lock, stop, std::chrono::seconds(1), ends)) SendAlive(link);
   } catch (const LostRank&) {  // whoever waits for that rank next says so
   }
 }
@@ -294,6 +290,7 @@ LoadedBytes RankJob::HearOthers(std::chrono::milliseconds most) {
       std::optional<LoadingWord> word = HearLoading(link_, static_cast<int>(i) + 1, most);
       if (!word) break;
       other.heard = std::chrono::steady_clock::now();
+      if (word->gets_on) other.got_on = other.heard;
       if (word->loaded) other.loaded = *word->loaded;
       if (!word->text) continue;
       other.answer = std::move(word->text);
@@ -308,15 +305,21 @@ LoadedBytes RankJob::HearOthers(std::chrono::milliseconds most) {
 std::vector<RankReport> RankJob::TakeAnswers(const std::function<void(const LoadedBytes& others)>& on_loaded) {
   constexpr std::chrono::milliseconds kTurn(100);
   const auto begin = std::chrono::steady_clock::now();
-  for (Other& other : others_) other.heard = begin;
+  for (Other& other : others_) other.heard = other.got_on = begin;
   const auto has_answer = [](const Other& other) { return other.answer.has_value(); };
   while (!std::all_of(others_.begin(), others_.end(), has_answer)) {
     const LoadedBytes loaded = HearOthers(kTurn);
     if (on_loaded) on_loaded(loaded);
     const auto now = std::chrono::steady_clock::now();
     for (size_t i = 0; i < others_.size(); ++i) {
-      if (others_[i].answer || now - others_[i].heard < link_.limit(RankLink::Wait::kOpening)) continue;
-      throw SilentRank(link_, static_cast<int>(i) + 1, RankLink::Wait::kOpening);
+      if (others_[i].answer) continue;
+      const int rank = static_cast<int>(i) + 1;
+      const std::chrono::milliseconds limit = link_.limit(RankLink::Wait::kOpening);
+      if (now - others_[i].heard >= link_.limit(RankLink::Wait::kIdle)) {
+        throw SilentRank(link_, rank, RankLink::Wait::kIdle);
+      }
+      if (now - others_[i].got_on < limit) continue;
+      throw LostRank(rank, "lives, and loads nothing for " + std::to_string(limit.count()) + " ms");
     }
   }
   std::vector<RankReport> reports;
@@ -324,6 +327,7 @@ std::vector<RankReport> RankJob::TakeAnswers(const std::function<void(const Load
   for (int from = 1; from < link_.count(); ++from) {
     const Answer answer = AnswerOf(*others_[static_cast<size_t>(from - 1)].answer, from);
     reports.push_back(answer.report);
+    link_.HearLimit(from, std::chrono::milliseconds(answer.limit_ms));
     if (static_cast<int>(hosts_.size()) < from) hosts_.push_back(answer.report.host);
     if (answer.refused.empty() || !first.empty()) continue;
     first = "rank " + std::to_string(from) + " (" + answer.report.host + "): " + answer.refused;
@@ -393,6 +397,10 @@ void FollowJob(RankLink& link, const FollowerOptions& options) {
   for (;;) {
     const std::string text = TakeText(link, 0, RankLink::Wait::kIdle);
     if (text.empty()) return;
+    const auto tell_alive = [&link] {
+      return std::jthread([&link](const std::stop_token& stop) { TellAlive(link, stop); });
+    };
+    std::jthread alive = tell_alive();
     FollowedModel followed;
     Answer answer;
     answer.report.rank = link.rank();
@@ -418,7 +426,9 @@ void FollowJob(RankLink& link, const FollowerOptions& options) {
       SendLost(link, 0, link.rank(), error.what());
       throw;
     }
+    answer.limit_ms = link.limit(RankLink::Wait::kLimit).count();
     link.HeartbeatTo(-1);
+    alive = {};  // rank 0 hears nothing else until somebody waits for rows
     SendText(link, 0, TextOf(answer));
     if (opening.purpose == kToDescribe) continue;
     if (answer.refused.empty()) {
@@ -426,6 +436,7 @@ void FollowJob(RankLink& link, const FollowerOptions& options) {
     } else {
       TakeClose(link);
     }
+    alive = tell_alive();  // giving back hundreds of GB takes its time
   }
 }
 

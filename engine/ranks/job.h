@@ -96,7 +96,7 @@ class RankJob {
   struct Other {
     LoadedBytes loaded;
     std::optional<std::string> answer;
-    std::chrono::steady_clock::time_point heard;  // anything of it
+    std::chrono::steady_clock::time_point heard, got_on;  // anything of it, and more than that it lives
   };
 
   RankLink& link_;

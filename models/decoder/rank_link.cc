@@ -194,7 +194,8 @@ LostRank SilentRank(const RankLink& link, int from, RankLink::Wait wait) {
 }
 
 void SendAlive(RankLink& link) {
-  for (int to = 1; to < link.count(); ++to) SendMessage(link, to, Kind::kAlive, 0, {});
+  if (link.rank() > 0) SendMessage(link, 0, Kind::kAlive, 0, {});
+  for (int to = 1; to < link.count() && link.rank() == 0; ++to) SendMessage(link, to, Kind::kAlive, 0, {});
 }
 
 void SendLost(RankLink& link, int to, int lost, const std::string& why) {
@@ -362,6 +363,7 @@ std::optional<LoadingWord> HearLoading(RankLink& link, int from, std::chrono::mi
     if (is_whole && loaded.done >= 0 && loaded.done <= loaded.total) return word;
     throw LostRank(from, "says that it has loaded what cannot be");
   }
+  word.gets_on = message.head.kind != Kind::kAlive;
   if (!IsSignOfLife(link, from, message)) word.text = TextOf(message, from);
   return word;
 }

@@ -56,8 +56,8 @@ class RankLink {
  public:
   enum class Wait {
     kLimit,    // for rows: from the last sign of life of the rank that sends them
-    kOpening,  // for an answer while models are loaded, also from the last sign of life
-    kIdle,     // for what rank 0 sends when somebody asks for it: from its last sign of life
+    kOpening,  // for an answer while models are loaded, from the last sign that its rank gets on
+    kIdle,     // for a rank that says by a thread of its own that it lives: from its last sign of life
   };
 
   virtual ~RankLink() = default;
@@ -81,7 +81,9 @@ class RankLink {
   void Heartbeat(const std::string& where);
   // The same of a rank that loads, which says how far it is.
   void Heartbeat(const LoadedBytes& loaded);
-  // How long a message of this rank is waited for: rows as its heartbeats have said, before the first one as limit(kLimit).
+  // How long a message of this rank is waited for: rows as it has said, before that as limit(kLimit). Rank 0 has it from the
+  // answer of each rank, others from the first heartbeat, which comes before the first operator of a piece: they give up no
+  // live rank too early, and one that is lost before its first piece is missed by rank 0 if not by them.
   std::chrono::milliseconds LimitOf(int from, Wait wait) const;
   void HearLimit(int from, std::chrono::milliseconds rows) { limits_of_others_[from] = rows; }
   // Hands what another rank's heartbeat says to this function, on the thread of the link.
@@ -141,7 +143,8 @@ std::string TakeRows(RankLink& link, int from, uint64_t number, std::span<float>
                      std::span<const int32_t> output_rows = {});
 
 // Rank 0 to all others, once a second, that it lives: whoever hears nothing for limit(kIdle) ends itself, whatever the
-// launcher does. On a thread of its own, as rank 0 may wait for requests, or load. Errors: LostRank.
+// launcher does. On a thread of its own, as rank 0 may wait for requests, or load. Another rank to rank 0, while it opens a
+// model or gives it back. Errors: LostRank.
 void SendAlive(RankLink& link);
 
 // The error that rank `from` is lost, as it has said nothing for LimitOf(from, wait).
@@ -156,6 +159,7 @@ std::string TakeText(RankLink& link, int from, RankLink::Wait wait);
 
 // A message of a rank that loads its layers, and then sends a text.
 struct LoadingWord {
+  bool gets_on = true;  // false: its rank lives, and may be held up
   std::optional<LoadedBytes> loaded;
   std::optional<std::string> text;
 };

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <csignal>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -19,10 +20,13 @@
 #include "engine/ranks/job.h"
 #include "engine/ranks/peers.h"
 #include "models/decoder/rank_link.h"
+#include "tests/support/temp_dir.h"
 #include "tests/support/thread_link.h"
 
 namespace stoch::test {
 namespace {
+
+namespace fs = std::filesystem;
 
 // Rank 2 waits for rows of rank 1, and rank 0 for those of rank 2, which hands on what it hears.
 struct Waiting {
@@ -158,14 +162,15 @@ class Child {
 };
 
 // The watch that rank 0 has of its peers, where rank 1 answers with answer(what rank 0 told).
-std::unique_ptr<RankPeers> PeersOf(const std::function<std::string(const std::string& told)>& answer) {
+std::unique_ptr<RankPeers> PeersOf(const std::function<std::string(const std::string& told)>& answer,
+                                   const std::string& proc = "/proc") {
   ThreadLinks links(2);
   std::thread other([&] {
     RankLink& link = links.link(1);
     SendText(link, 0, answer(TakeText(link, 0, RankLink::Wait::kOpening)));
   });
   try {
-    auto peers = std::make_unique<RankPeers>(links.link(0), "host");
+    auto peers = std::make_unique<RankPeers>(links.link(0), "host", proc);
     other.join();
     return peers;
   } catch (...) {
@@ -176,7 +181,7 @@ std::unique_ptr<RankPeers> PeersOf(const std::function<std::string(const std::st
 
 // The place of rank 0, with another process.
 std::string WithProcess(const std::string& told, const std::string& process) {
-  return told.substr(0, told.rfind(' ') + 1) + process;
+  return told.substr(0, told.rfind(':') + 1) + process + "}";
 }
 
 TEST(RankPeers, AProcessThatEndsIsSeenBeforeItsParentWaitsForIt) {
@@ -213,9 +218,40 @@ TEST(RankPeers, OtherHostsAreNotWatched) {
 }
 
 TEST(RankPeers, AProcessThatCannotBeIsALostRank) {
-  for (const char* process : {"", "0", "-1", "1x", "99999999999"}) {
+  for (const char* process : {"", "0", "-1", "1x", "99999999999", "\"1\"", "[]", "1,2"}) {
     EXPECT_THROW(PeersOf([&](const std::string& told) { return WithProcess(told, process); }), LostRank) << process;
   }
+}
+
+TEST(RankPeers, WhereNoSystemIsNamedNobodyIsWatched) {
+  const TempDir proc;  // of a container that hides it
+  const auto same = [](const std::string& told) { return told; };
+  EXPECT_EQ(PeersOf(same)->count(), 1u);
+  EXPECT_EQ(PeersOf(same, proc.path())->count(), 0u);
+  fs::create_directories(proc / "sys/kernel/random");
+  WriteFile(proc / "sys/kernel/random/boot_id", "2a\n");
+  EXPECT_EQ(PeersOf(same, proc.path())->count(), 0u);
+  fs::create_directories(proc / "self/ns");
+  fs::create_symlink("pid:[1]", proc / "self/ns/pid");
+  EXPECT_EQ(PeersOf(same, proc.path())->count(), 1u);
+}
+
+TEST(RankPeers, AnotherProtocolIsRefusedByName) {
+  const auto refused = [](const std::string& says) -> std::string {
+    try {
+      PeersOf([&](const std::string&) { return says; });
+    } catch (const LostRank& lost) {
+      return lost.what();
+    }
+    return "";
+  };
+  const std::string own = ", this rank " + std::to_string(kRankProtocol) + ": another commit";
+  // Of 4, what rank 0 says of a model comes first; 5 began with a place.
+  EXPECT_EQ(refused(R"({"protocol":4,"purpose":"load","model":"demo"})"), "rank 1: speaks protocol 4" + own);
+  EXPECT_EQ(refused("4f1c pid:[4026531836] host 17"), "rank 1: speaks protocol 5" + own);
+  EXPECT_EQ(refused(R"({"protocol":70,"hello":[]})"), "rank 1: speaks protocol 70" + own);
+  EXPECT_NE(refused("{}").find("rank 1: its first text cannot be read: "), std::string::npos) << refused("{}");
+  EXPECT_NE(refused("{"), "");
 }
 
 TEST(RankPeers, AllRanksMeet) {

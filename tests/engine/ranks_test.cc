@@ -370,6 +370,44 @@ TEST_F(RanksTest, AProgramOfAnotherCommitIsRefusedByName) {
   job.End();
 }
 
+// Rank 1 takes 6 s to open a model for rank 0, and then says a limit of 77 s. Returns: why rank 0 has lost it, "" if it has not.
+std::string OpenSlowly(ThreadLinks& links, const fs::path& folder, EngineOptions options) {
+  const FollowerThread follower(&links, [&links] {
+    FollowerOptions follows;
+    follows.open_backend = [&links]() -> std::shared_ptr<Backend> {
+      std::this_thread::sleep_for(std::chrono::seconds(6));
+      links.link(1).LimitRows(std::chrono::seconds(77));
+      return OneThread("cpu");
+    };
+    follows.place = [](const ModelFiles& files, const Backend& backend, IndexRange, int, EngineOptions*) {
+      return PlaceRank(files.config, backend, {{2}, {3}}, 1);
+    };
+    FollowJob(links.link(1), follows);
+  });
+  const ModelFiles files = OpenModelFiles(folder.string());
+  options.placement = SingleDevice(files.config, Device{});
+  stoch::RankJob job(links.link(0), "", "");
+  try {
+    job.Open(folder.string(), files, options, std::vector<int64_t>{2, 3});
+    job.Await();
+    job.End();
+    return "";
+  } catch (const LostRank& lost) {
+    links.Break();
+    return lost.what();
+  }
+}
+
+TEST_F(RanksTest, AnOpeningRankSaysThatItLivesAndHowLongItMayBeSilent) {
+  constexpr std::chrono::seconds kLong(60), kShort(4);
+  ThreadLinks patient(2, kLong, kShort), hasty(2, kShort, kLong), stopped(2, kLong, kShort);
+  EXPECT_EQ(OpenSlowly(patient, FiveLayers(), Halved()), "");
+  EXPECT_EQ(patient.link(0).LimitOf(1, RankLink::Wait::kLimit), std::chrono::seconds(77));
+  EXPECT_EQ(OpenSlowly(hasty, FiveLayers(), Halved()), "rank 1: lives, and loads nothing for 4000 ms");
+  stopped.Change([](int from, int, int, std::vector<std::byte>&) { return from == 0; });
+  EXPECT_EQ(OpenSlowly(stopped, FiveLayers(), Halved()), "rank 1: sent nothing for 4000 ms");
+}
+
 // Reads one vector in 300 ms, and the last one when rank 0 has heard of bytes that are loaded.
 class SlowlyLoading final : public ForwardingBackend {
  public:
