@@ -19,6 +19,7 @@
 #include "engine/serve/http/request_error.h"
 #include "engine/serve/random_id.h"
 #include "loader/bounded_json.h"
+#include "loader/near_name.h"
 
 namespace stoch::serve {
 namespace {
@@ -137,11 +138,7 @@ void Api::Attach(const ModelFacts& model, JobRunner& runner) {
 
 // ----------------------------------------------------------------------------------------------- the way in -------
 
-const Api::Route* Api::FindRoute(const HttpRequest& request) {
-  static constexpr Route kOneModel = {"GET", kModelsPath, &Api::OneModel};
-  static constexpr Route kStream = {"GET", kStreamsPath, &Api::Stream};
-  if (request.path.starts_with(kModelsPath)) return &kOneModel;
-  if (request.path.starts_with(kStreamsPath)) return &kStream;
+std::span<const Api::Route> Api::Routes() {
   static constexpr std::array<Route, 11> kRoutes = {{
       {"POST", "/v1/completions", &Api::Completions},
       {"POST", "/v1/chat/completions", &Api::ChatCompletions},
@@ -155,9 +152,18 @@ const Api::Route* Api::FindRoute(const HttpRequest& request) {
       {"GET", "/version", &Api::Version},
       {"GET", "/", &Api::ChatPage},
   }};
+  return kRoutes;
+}
+
+const Api::Route* Api::FindRoute(const HttpRequest& request) {
+  static constexpr Route kOneModel = {"GET", kModelsPath, &Api::OneModel};
+  static constexpr Route kStream = {"GET", kStreamsPath, &Api::Stream};
+  if (request.path.starts_with(kModelsPath)) return &kOneModel;
+  if (request.path.starts_with(kStreamsPath)) return &kStream;
+  const std::span<const Route> routes = Routes();
   const auto found =
-      std::find_if(kRoutes.begin(), kRoutes.end(), [&](const Route& route) { return request.path == route.path; });
-  return found == kRoutes.end() ? nullptr : &*found;
+      std::find_if(routes.begin(), routes.end(), [&](const Route& route) { return request.path == route.path; });
+  return found == routes.end() ? nullptr : &*found;
 }
 
 std::shared_ptr<Exchange> Api::Handle(HttpRequest request, const std::shared_ptr<Connection>& connection, Door door) {
@@ -215,7 +221,13 @@ const Api::Route& Api::CheckedRoute(const HttpRequest& request, Door door) const
   if (!is_open && !keys_.Identify(request.authorization)) {
     throw RequestError(kUnauthorized, "", "expected the header Authorization: Bearer KEY with this server's key");
   }
-  if (route == nullptr) throw RequestError(kNotFound, "", "there is no " + Shown(request.path) + " here");
+  if (route == nullptr) {
+    std::vector<std::string> paths;
+    for (const Route& known : Routes()) {
+      if (!is_admin) paths.emplace_back(known.path);
+    }
+    throw RequestError(kNotFound, "", "there is no " + Shown(request.path) + " here" + DidYouMean(request.path, paths));
+  }
   const bool head = request.method == "HEAD" && std::string_view(route->method) == "GET";
   if (!head && request.method != route->method) {
     throw RequestError(kMethodNotAllowed, "", Shown(request.path) + " takes " + route->method + " only");

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,7 @@ class Api {
     JobRunner* runner;
   };
 
+  static std::span<const Route> Routes();  // but those of one model and one stream
   static const Route* FindRoute(const HttpRequest& request);
   const Route& CheckedRoute(const HttpRequest& request, Door door) const;
   // The answer for the exception being handled.

@@ -102,6 +102,11 @@ TEST_F(Endpoints, OtherPathsAndMethodsAreNamed) {
   const Reply missing = Call(port(), "GET", "/v1/embeddings");
   EXPECT_EQ(missing.status, 404);
   EXPECT_EQ(missing.Json()["error"]["type"], "invalid_request_error");
+  EXPECT_EQ(missing.Json()["error"]["message"], "there is no /v1/embeddings here");
+  for (const char* path : {"/chat/completions", "/v1/v1/chat/completions", "/v1/chat/completion"}) {
+    EXPECT_EQ(Call(port(), "POST", path, "{}").Json()["error"]["message"],
+              "there is no " + std::string(path) + " here; did you mean /v1/chat/completions?");
+  }
   const Reply wrong = Call(port(), "GET", "/v1/completions");
   EXPECT_EQ(wrong.status, 405);
   EXPECT_EQ(wrong.headers.at("allow"), "POST");

@@ -24,6 +24,17 @@ class Errors : public ServerFixture {
   }
 };
 
+TEST_F(Errors, QuoteWhatIsNoRequestAndNoType) {
+  ExpectRefused("/v1/completions", "[]", 400, nullptr);
+  const auto message = [&](const std::string& type) {
+    const std::string body = R"({"prompt": "a", "response_format": {"type": )" + type + "}}";
+    return Call(port(), "POST", "/v1/completions", body).Json()["error"]["message"].get<std::string>();
+  };
+  const std::string expected = "response_format.type: expected text, json_object or json_schema, got ";
+  EXPECT_EQ(message("\"xml\""), expected + "xml");
+  EXPECT_EQ(message("5"), expected + "an integer");
+}
+
 TEST_F(Errors, NameFieldAndIndex) {
   const std::pair<Json, const char*> cases[] = {
       {{{"prompt", nullptr}}, "prompt"},

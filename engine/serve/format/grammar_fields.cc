@@ -107,7 +107,11 @@ AskedGrammar ReadResponseFormat(const Ordered& value) {
       return Asked(Kind::kJsonSchema, Schema(value["schema"], path + "schema"), path + "schema");
     return Asked(Kind::kJson, "", kResponseFormat);
   }
-  if (type != "json_schema") Reject(path + "type", "expected text, json_object or json_schema");
+  constexpr const char* kTypes = "text, json_object or json_schema";
+  if (!type.is_string()) ThrowWrongType(path + "type", kTypes, type);
+  if (type != "json_schema") {
+    Reject(path + "type", std::string("expected ") + kTypes + ", got " + ShortName(type.get<std::string>()));
+  }
   const Ordered wrapped = value.value("json_schema", Ordered());
   if (!wrapped.is_object()) ThrowWrongType(path + "json_schema", "an object with a schema", wrapped);
   const Ordered schema = wrapped.value("schema", Ordered());

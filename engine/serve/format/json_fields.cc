@@ -26,8 +26,8 @@ void ThrowWrongType(const std::string& path, const std::string& expected, const 
 
 JsonFields::JsonFields(const SortedJson& object, std::string where) : object_(object), where_(std::move(where)) {
   if (object.is_object()) return;
-  const std::string name = where_.empty() ? "the request body" : where_.substr(0, where_.size() - 1);
-  ThrowWrongType(name, "an object", object);
+  if (!where_.empty()) ThrowWrongType(where_.substr(0, where_.size() - 1), "an object", object);
+  throw RequestError(kBadRequest, "", "the request body: expected an object, got " + std::string(JsonTypeName(object)));
 }
 
 const SortedJson* JsonFields::Find(const std::string& name) {
