@@ -142,13 +142,18 @@ std::chrono::seconds IdleLimitOf(const DeviceOptions& devices) {
   return std::chrono::seconds(given > 0 ? std::max(given, kLeast) : kLimit);
 }
 
+// How long MPI may take to begin, and ranks to meet: processes of a busy cluster do not start at once.
+std::chrono::seconds BeginningLimitOf(const DeviceOptions& devices) {
+  constexpr std::chrono::seconds kLeast(30);
+  return std::max(OpeningLimitOf(devices), kLeast);
+}
+
 // MPI from its beginning to its end.
 class MpiScope {
  public:
   explicit MpiScope(const DeviceOptions& devices) : limit_(OpeningLimitOf(devices)) {
-    constexpr std::chrono::seconds kLeast(30);  // processes of a busy cluster do not start at once
     const std::vector<fs::path> folders = ModuleFolders();
-    const EndsInTime begins(std::max(limit_, kLeast), "begin");
+    const EndsInTime begins(BeginningLimitOf(devices), "begin");
     link_ =
         std::make_unique<MpiLink>(folders, MpiLink::Limits{RankLimit(devices.ranks, {}), limit_, IdleLimitOf(devices)});
   }
@@ -221,8 +226,10 @@ ExitCode Lead(RankJob& job, MpiLink& link, DeviceOptions* devices, const std::fu
   EndAll(link);
 }
 
-std::unique_ptr<RankPeers> MeetPeers(MpiLink& link) {
+// Nothing watches the calls of MPI yet (EndsWhereStuck): a rank may be lost here, under a launcher that does not end the others.
+std::unique_ptr<RankPeers> MeetPeers(MpiLink& link, std::chrono::seconds limit) {
   try {
+    const EndsInTime begins(limit, "begin");
     return std::make_unique<RankPeers>(link, link.host());
   } catch (const std::exception& error) {
     spdlog::error("rank {} ({}): {}", link.rank(), link.host(), OneLine(error.what()));
@@ -245,7 +252,7 @@ ExitCode RunOnRanks(DeviceOptions* devices, const std::string& model, const std:
   MpiScope mpi(*devices);
   MpiLink& link = mpi.link();
   if (link.count() == 1) throw InvalidInput("--ranks mpi: one rank: start it with mpirun or srun");
-  const std::unique_ptr<RankPeers> peers = MeetPeers(link);
+  const std::unique_ptr<RankPeers> peers = MeetPeers(link, BeginningLimitOf(*devices));
   if (link.rank() > 0) {
     const EndsWhereStuck watched(link, *peers, [](const std::string&) {});
     try {

@@ -76,7 +76,11 @@ class RankLink {
   virtual std::vector<std::byte> Take(int from) = 0;
 
   // Tells rank `to` from now on that this one gets on; -1: nobody.
-  void HeartbeatTo(int to) { heartbeat_to_ = to; }
+  void HeartbeatTo(int to) {
+    if (to >= 0 && to != last_heard_by_) last_heartbeat_ = {};  // it has heard nothing yet
+    if (to >= 0) last_heard_by_ = to;
+    heartbeat_to_ = to;
+  }
   // Tells it, at most once a second, and where it is. Errors: LostRank.
   void Heartbeat(const std::string& where);
   // The same of a rank that loads, which says how far it is.
@@ -102,7 +106,7 @@ class RankLink {
   bool TakesHeartbeat();
 
   std::atomic<int64_t> waited_ns_ = 0;
-  int heartbeat_to_ = -1;
+  int heartbeat_to_ = -1, last_heard_by_ = -1;
   std::chrono::steady_clock::time_point last_heartbeat_ = {};
   std::function<void(const std::string&)> on_heartbeat_;
   std::map<int, std::chrono::milliseconds> limits_of_others_;  // for rows, by rank

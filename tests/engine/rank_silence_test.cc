@@ -117,6 +117,20 @@ TEST(RankSilence, ARankSaysHowLongItMayBeSilent) {
   EXPECT_EQ(lost.rank_0, lost.rank_2);
 }
 
+// A heartbeat carries the limit of its rank: one that was sent to another rank a moment ago counts for that rank alone.
+TEST(RankSilence, ANewListenerIsToldAtOnceAndThenOnceASecond) {
+  ThreadLinks links(3);
+  RankLink& link = links.link(1);
+  link.HeartbeatTo(0);
+  link.Heartbeat(LoadedBytes{1, 2});
+  for (int piece = 0; piece < 3; ++piece) {
+    link.HeartbeatTo(2);
+    link.Heartbeat("layer 3 qkv_proj");
+    link.HeartbeatTo(-1);
+  }
+  EXPECT_EQ(links.Sent(1, 2), 1);
+}
+
 TEST(RankSilence, AFollowerEndsAfterRankZero) {
   using std::chrono::milliseconds;
   ThreadLinks links(2, std::chrono::seconds(60), kSilence);
