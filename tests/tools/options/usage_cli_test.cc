@@ -32,8 +32,8 @@ TEST(Usage, WordsThatNothingTakesAreQuoted) {
   ExpectRefused(RunStoch({"generate", "demo", "Once", "upon"}), "error: 'Once': stoch generate takes no such word (a");
   ExpectRefused(RunStoch({"generate", "--model", "demo", "--prompt", "Once", "upon"}),
                 "error: 'upon': stoch generate takes no such word");
-  ExpectRefused(RunStoch({"generate", "Once", "--model", "demo"}),
-                "error: --model: expected one value, got 'Once' and 'demo' (stoch --help");
+  ExpectRefused(RunStoch({"generate", "Once", "--model", "other"}),
+                "error: --model: expected one value, got 'Once' and 'other' (stoch --help");
   ExpectRefused(RunStoch({"generate", "demo", "--seed", "1", "--seed", "2"}),
                 "error: --seed: expected one value, got '1' and '2'");
 }
