@@ -84,7 +84,7 @@ std::string UsageError(const CLI::ParseError& error, const CLI::App& root, const
   const bool has_unknown = std::any_of(rest.begin(), rest.end(), IsOption);
   const bool is_extras = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
   if (has_unknown || is_extras) {
-    if (const std::string unexpected = Unexpected(command, rest); !unexpected.empty()) return unexpected;
+    if (std::string unexpected = Unexpected(command, rest); !unexpected.empty()) return unexpected;
   }
   std::string message = error.what();
   const CLI::Option* overfull = Overfull(command);
