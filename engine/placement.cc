@@ -136,8 +136,8 @@ struct Asked : PlacementOptions {
   BytesOfOthers others;
 };
 
-// What a GPU keeps free: allocations are rounded, memory has gaps, others may want some, and loading stages 160 MiB of codes
-// and numbers (kernels/cuda/weights/uploader.cc).
+// Bytes of a GPU that no plan uses: allocations are rounded, memory has gaps, other programs take some, and loading stages
+// 160 MiB of codes and numbers (kernels/cuda/weights/uploader.cc).
 int64_t Margin(const DeviceInfo& info) {
   constexpr int64_t kMiB = int64_t{1} << 20;
   return std::clamp(info.total_bytes / 128, 256 * kMiB, 1024 * kMiB);

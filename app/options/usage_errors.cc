@@ -37,7 +37,7 @@ std::string UnknownCommand(const CLI::App& root, const std::string& word) {
   return fmt::format("{}: {} has no such command{}", word, root.get_name(), DidYouMean(word, known));
 }
 
-// What words say that no option takes; "" where there are none.
+// Names the first word that no option takes, the unknown option before others; "" where all were taken.
 std::string Unexpected(const CLI::App& command, const std::vector<std::string>& rest) {
   if (rest.empty()) return "";
   const auto option = std::find_if(rest.begin(), rest.end(), IsOption);

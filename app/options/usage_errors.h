@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What to say of a command line that CLI11 refuses.
+// Messages for command lines that CLI11 refuses.
 #pragma once
 
 #include <string>

@@ -13,7 +13,7 @@
 
 namespace stoch {
 
-// What ranks tell each other, and in which order: the first text of each names it.
+// Number of the protocol, the messages of ranks and their order. The first text of each rank names it.
 inline constexpr int64_t kRankProtocol = 6;
 
 class RankPeers {

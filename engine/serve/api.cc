@@ -223,8 +223,8 @@ const Api::Route& Api::CheckedRoute(const HttpRequest& request, Door door) const
   }
   if (route == nullptr) {
     std::vector<std::string> paths;
-    for (const Route& known : Routes()) {
-      if (!is_admin) paths.emplace_back(known.path);
+    if (!is_admin) {
+      for (const Route& known : Routes()) paths.emplace_back(known.path);
     }
     throw RequestError(kNotFound, "", "there is no " + Shown(request.path) + " here" + DidYouMean(request.path, paths));
   }

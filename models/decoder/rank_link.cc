@@ -194,8 +194,8 @@ LostRank SilentRank(const RankLink& link, int from, RankLink::Wait wait) {
 }
 
 void SendAlive(RankLink& link) {
-  if (link.rank() > 0) SendMessage(link, 0, Kind::kAlive, 0, {});
-  for (int to = 1; to < link.count() && link.rank() == 0; ++to) SendMessage(link, to, Kind::kAlive, 0, {});
+  if (link.rank() > 0) return SendMessage(link, 0, Kind::kAlive, 0, {});
+  for (int to = 1; to < link.count(); ++to) SendMessage(link, to, Kind::kAlive, 0, {});
 }
 
 void SendLost(RankLink& link, int to, int lost, const std::string& why) {

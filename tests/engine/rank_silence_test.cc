@@ -260,7 +260,7 @@ TEST(RankPeers, AnotherProtocolIsRefusedByName) {
     return "";
   };
   const std::string own = ", this rank " + std::to_string(kRankProtocol) + ": another commit";
-  // Of 4, what rank 0 says of a model comes first; 5 began with a place.
+  // Protocol 4 began with what rank 0 says of a model, protocol 5 with a place.
   EXPECT_EQ(refused(R"({"protocol":4,"purpose":"load","model":"demo"})"), "rank 1: speaks protocol 4" + own);
   EXPECT_EQ(refused("4f1c pid:[4026531836] host 17"), "rank 1: speaks protocol 5" + own);
   EXPECT_EQ(refused(R"({"protocol":70,"hello":[]})"), "rank 1: speaks protocol 70" + own);

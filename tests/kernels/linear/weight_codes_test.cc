@@ -70,7 +70,7 @@ class Coded final : public WeightDecoder {
   std::vector<float> scales_, zeros_;
 };
 
-// Of rows from `first` on.
+// A source of `rows` rows of the decoder, from row `first` on.
 WeightSource SourceOf(const Coded& decoder, int64_t first, int64_t rows) {
   WeightSource source;
   source.name = "coded";
