@@ -92,7 +92,11 @@ enum class Phase : uint8_t { kPerToken, kPerRow, kHeadMax, kHeadOutput };
 // lanes of the softmax sum, lane l then owns lanes 4 l + i and 128 + 4 l + i. Folding the sum by halves adds lanes 128
 // apart within a thread, 64 .. 4 apart between threads 16 .. 1 apart, and 2 and 1 apart within a thread again.
 constexpr int kStep = 128;  // positions of a warp's vector load
-static_assert(kRowLanes == 2 * kStep);
+static_assert(kRowLanes == 2 * kStep && kKeyBlock % kStep == 0);
+// Most positions of a row whose numbers stay in shared memory from pass to pass. More would leave an SM too few warps, so
+// every pass computes them again (docs/tuning/attention.md#prompts).
+constexpr int kMaxKept = 2048;
+static_assert(kSoftmaxWarps * kMaxKept * sizeof(float) <= 48 * 1024);  // what a launch may have without an attribute
 
 // Folds the softmax sum in the order of kernels/math/reduce.h; every thread of the warp gets the total. low, high: the
 // thread's lanes 4 l + i and 128 + 4 l + i.
@@ -115,8 +119,7 @@ __device__ __forceinline__ float WarpMax(float value) {
   return value;
 }
 
-// One row of counts with what turns them into scores; each pass of the row's warp computes the scores again. Pointers
-// are at position 0 of the sequence.
+// One row of counts with what turns them into scores. Pointers are at position 0 of the sequence.
 struct SoftmaxRow {
   const int16_t* counts;
   const float* k_scales;
@@ -168,15 +171,16 @@ __device__ __forceinline__ float4 Weights(const SoftmaxRow& row, const float4& e
 }
 
 // Writes the levels of the row's weights from position `begin` on, and zeros from row.length up to `padded`. Each word
-// has four levels and minus the number of ones of their streams (TileScratch::p).
-template <Phase kPhase>
-__device__ __forceinline__ void WriteLevels(const TileArgs& args, const SoftmaxRow& row, float largest, float sum,
-                                            float p_scale, int begin, int padded, PackedWord* to) {
+// has four levels and minus the number of ones of their streams (TileScratch::p). weights(t): the weights of positions
+// t .. t + 3.
+template <typename WeightsAt>
+__device__ __forceinline__ void WriteLevels(const TileArgs& args, const SoftmaxRow& row, float p_scale, int begin,
+                                            int padded, PackedWord* to, const WeightsAt& weights) {
   const uint8_t* last_column = args.av.counts8 + args.av.levels - 1;  // counts at the highest level of v: the ones of p
   for (int t = begin + static_cast<int>(threadIdx.x & 31) * 4; t < padded; t += kStep) {
     PackedWord word{0, 0};
     if (t < row.length) {
-      const float4 p = Weights<kPhase>(row, ExpOf(row.Scores(t), largest), sum, t);
+      const float4 p = weights(t);
       const float values[4] = {p.x, p.y, p.z, p.w};
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -193,10 +197,11 @@ __device__ __forceinline__ void WriteLevels(const TileArgs& args, const SoftmaxR
 }
 
 // Turns counts of q k into codes and scales of probabilities, one warp per row. Launched with a block per
-// (kSoftmaxWarps rows of a tile, head, tile). Every pass computes the scores again: kept in shared memory they leave an
-// SM too few warps (docs/tuning/attention.md#prompts).
+// (kSoftmaxWarps rows of a tile, head, tile). keeps: whether the launch has shared memory for `stride` numbers a warp, in
+// which each lane keeps its scores for the next pass, then their exponentials, then its weights.
 template <Phase kPhase>
-__global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const TileArgs args) {
+__global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const TileArgs args, bool keeps) {
+  extern __shared__ float4 kept_numbers[];  // [warp][step][lane]
   const AttentionArgs& a = args.attention;
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x >> 5);
@@ -229,12 +234,14 @@ __global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const Ti
   row.q_scale = args.q.scales[static_cast<int64_t>(pass_row) * a.num_heads + head];
   row.inv_sqrt = a.inv_sqrt;
   const int steps = (row.length - begin + kStep - 1) / kStep;  // the first step is at `begin`, a multiple of kRowLanes
+  float4* const kept = keeps ? kept_numbers + warp * (args.scratch.stride / 4) + lane : nullptr;
 
   float largest = BitsToFloat(0xff800000u);
   for (int i = 0; i < steps; ++i) {
     const int t = begin + i * kStep + lane * 4;
     if (t >= row.length) break;
     const float4 s = row.Scores(t);
+    if (keeps) kept[i * 32] = s;
     largest = fmaxf(largest, fmaxf(fmaxf(s.x, s.y), fmaxf(s.z, s.w)));
   }
   largest = WarpMax(largest);
@@ -244,7 +251,8 @@ __global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const Ti
   const auto add_step = [&](int i, float(&lanes)[4]) {
     const int t = begin + i * kStep + lane * 4;
     if (t >= row.length) return;
-    const float4 e = ExpOf(row.Scores(t), largest);
+    const float4 e = ExpOf(keeps ? kept[i * 32] : row.Scores(t), largest);
+    if (keeps) kept[i * 32] = e;
     lanes[0] = lanes[0] + e.x;
     lanes[1] = lanes[1] + e.y;
     lanes[2] = lanes[2] + e.z;
@@ -263,7 +271,8 @@ __global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const Ti
     for (int i = 0; i < steps; ++i) {
       const int t = begin + i * kStep + lane * 4;
       if (t >= row.length) break;
-      const float4 p = Weights<kPhase>(row, ExpOf(row.Scores(t), largest), sum, t);
+      const float4 p = Weights<kPhase>(row, keeps ? kept[i * 32] : ExpOf(row.Scores(t), largest), sum, t);
+      if (keeps) kept[i * 32] = p;
       p_max = fmaxf(p_max, fmaxf(fmaxf(p.x, p.y), fmaxf(p.z, p.w)));
     }
     p_max = WarpMax(p_max);
@@ -278,13 +287,19 @@ __global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const Ti
 
   const float p_scale = BipolarScale(p_max, args.av.q_max);
   if (lane == 0) args.scratch.p_scales[row_index] = p_scale;
-  WriteLevels<kPhase>(args, row, largest, sum, p_scale, begin, padded, to);
+  WriteLevels(args, row, p_scale, begin, padded, to, [&](int t) -> float4 {
+    if (!keeps) return Weights<kPhase>(row, ExpOf(row.Scores(t), largest), sum, t);
+    const float4 last = kept[(t - begin) / kStep * 32];
+    return kPhase == Phase::kHeadOutput ? Weights<kPhase>(row, last, sum, t) : last;
+  });
 }
 
 template <Phase kPhase>
 void LaunchSoftmax(DeviceContext& ctx, const TileArgs& args) {
   const dim3 grid(kQueryTile / kSoftmaxWarps, static_cast<unsigned>(args.heads), static_cast<unsigned>(args.num_tiles));
-  TileSoftmaxKernel<kPhase><<<grid, kSoftmaxWarps * 32, 0, ctx.stream>>>(args);
+  const bool keeps = args.scratch.stride <= kMaxKept;
+  const size_t bytes = keeps ? kSoftmaxWarps * static_cast<size_t>(args.scratch.stride) * sizeof(float) : 0;
+  TileSoftmaxKernel<kPhase><<<grid, kSoftmaxWarps * 32, bytes, ctx.stream>>>(args, keeps);
   STOCH_CUDA_LAUNCH("TileSoftmaxKernel");
 }
 
