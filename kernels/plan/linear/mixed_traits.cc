@@ -29,15 +29,15 @@ bool All(std::span<const ScOperatorPtr> by_slot, const Has& has) {
 // Whether streams of all lengths are a part of those of the longest.
 bool Nest(std::span<const ScOperatorPtr> by_slot, const ScOperator& longest) {
   return by_slot.size() > 1 && longest.code == ScCode::kSignMagnitude && longest.has_streams &&
-         All(by_slot, [&](const ScOperator& one) { return NestStreams(*Original(one), longest).has_value(); });
+         All(by_slot, [&](const ScOperator& one) { return StreamsNest(one, longest); });
 }
 
 // An order in which streams of `up_to` nest: one of as many cycles as their words have, or that of the longest.
-ScOperatorPtr OrderOf(std::span<const ScOperatorPtr> up_to, const Nests& nests) {
+ScOperatorPtr OrderOf(std::span<const ScOperatorPtr> up_to) {
   const ScOperatorPtr longest = Original(*LongestOperator(up_to));
   const auto takes_all = [&](const ScOperator& order) {
     return order.code == ScCode::kSignMagnitude && order.has_streams &&
-           All(up_to, [&](const ScOperator& one) { return nests(*Original(one), order); });
+           All(up_to, [&](const ScOperator& one) { return StreamsNest(one, order); });
   };
   ScConfig full = longest->config;
   full.stoc_len = 32 * StreamWords(*longest);
@@ -125,7 +125,7 @@ int StreamWords(const ScOperator& op) {
   return shape.halves * shape.words;
 }
 
-std::vector<ScOperatorPtr> LengthOrders(std::span<const ScOperatorPtr> by_slot, const Nests& nests) {
+std::vector<ScOperatorPtr> LengthOrders(std::span<const ScOperatorPtr> by_slot) {
   std::vector<int> sizes;
   for (const ScOperatorPtr& one : by_slot) {
     if (one != nullptr && one->config.stoc_len > kMaxStreamCycles) return {};
@@ -139,7 +139,7 @@ std::vector<ScOperatorPtr> LengthOrders(std::span<const ScOperatorPtr> by_slot, 
     for (const ScOperatorPtr& one : by_slot) {
       up_to.push_back(one != nullptr && StreamWords(*one) <= words ? one : nullptr);
     }
-    ScOperatorPtr order = OrderOf(up_to, nests);
+    ScOperatorPtr order = OrderOf(up_to);
     if (order == nullptr) return {};
     orders.push_back(std::move(order));
   }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <vector>
 
@@ -65,8 +64,6 @@ bool HasQuarters(const ScTraits& sc);
 int StreamWords(const ScOperator& op);
 // Orders of cycles of the groups of lengths, shortest first: one whose ranks are direct (RanksAreDirect) if streams nest
 // in it, else the longest of the group. Empty if streams of a group nest in neither or exceed kMaxStreamCycles.
-// nests(shorter, longer): whether streams of one are a part of those of the other.
-using Nests = std::function<bool(const ScOperator& shorter, const ScOperator& longer)>;
-std::vector<ScOperatorPtr> LengthOrders(std::span<const ScOperatorPtr> by_slot, const Nests& nests);
+std::vector<ScOperatorPtr> LengthOrders(std::span<const ScOperatorPtr> by_slot);
 
 }  // namespace stoch

@@ -8,7 +8,6 @@
 #include "kernels/plan/linear/mixed.h"
 #include "kernels/plan/linear/sc.h"
 #include "kernels/plan/plain_reason.h"
-#include "kernels/sc/sc_nested.h"
 
 namespace stoch {
 namespace {
@@ -48,10 +47,7 @@ std::string WithTile(const LinearPlan& plan) {
 // A prompt by the groups that its lengths make.
 LinearRoute PromptRoute(const GpuTraits& gpu, const LinearSpec& spec, const MixedTraits& weight, int64_t tokens) {
   std::vector<ScTraits> orders;
-  const auto nests = [](const ScOperator& shorter, const ScOperator& longer) {
-    return shorter.config == longer.config || NestStreams(shorter, longer).has_value();
-  };
-  for (const ScOperatorPtr& order : LengthOrders(OperatorsBySlot(spec.sc, spec.extras), nests)) {
+  for (const ScOperatorPtr& order : LengthOrders(OperatorsBySlot(spec.sc, spec.extras))) {
     orders.push_back(MakeScTraits(*order));
   }
   const bool by_chunk = spec.extras->lengths != nullptr && spec.extras->lengths->by_chunk();

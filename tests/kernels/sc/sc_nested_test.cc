@@ -60,5 +60,18 @@ TEST(ScNestedNot, OtherCycles) {
   EXPECT_FALSE(NestStreams(*Operator({}, 128), *Operator({}, 64)).has_value());
 }
 
+TEST(ScNestedNot, AnswersAreKeptForBothOperators) {
+  ScConfig config;
+  config.chunk_d = 128;
+  config.stoc_len = 256;
+  const ScOperatorPtr full = MakeScOperator(config), longer = Operator({}, 128), shorter = Operator({}, 64);
+  for (int time = 0; time < 2; ++time) {
+    EXPECT_TRUE(StreamsNest(*shorter, *longer));
+    EXPECT_FALSE(StreamsNest(*longer, *shorter));
+    EXPECT_FALSE(StreamsNest(*shorter, *full));
+    EXPECT_TRUE(StreamsNest(*longer, *longer));
+  }
+}
+
 }  // namespace
 }  // namespace stoch

@@ -105,9 +105,7 @@ struct Groups {
 };
 
 Groups MakeGroups(TableCache& cache, const std::vector<ScOperatorPtr>& by_slot) {
-  const std::vector<ScOperatorPtr> orders = LengthOrders(
-      by_slot,
-      [&](const ScOperator& shorter, const ScOperator& longer) { return cache.Nested(shorter, longer) != nullptr; });
+  const std::vector<ScOperatorPtr> orders = LengthOrders(by_slot);
   STOCH_CHECK(orders.size() <= kMaxLengthGroups);
   Groups all;
   all.group_of.assign(by_slot.size(), 0);
