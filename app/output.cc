@@ -13,6 +13,7 @@
 #include "app/host/host.h"
 #include "app/interrupt.h"
 #include "kernels/base/error.h"
+#include "loader/tokenizer/unicode/text.h"
 
 namespace stoch::cli {
 namespace {
@@ -71,6 +72,12 @@ std::string ReadWholeFile(const std::string& path) {
   return ReadAll(file.get(), path);
 }
 
+std::string ReadTextFile(const std::string& path) {
+  std::string text = ReadWholeFile(path);
+  CheckUtf8(text, (path == "-" ? "standard input" : path) + ":");
+  return text;
+}
+
 void CheckCanWrite(const std::string& path) {
   const Descriptor file(open(path.c_str(), O_WRONLY | O_CLOEXEC));
   if (file.get() >= 0) return;
@@ -93,9 +100,9 @@ void WriteWholeFile(const std::string& path, std::string_view text) {
 std::string ReadText(const std::optional<std::string>& prompt, const std::string& file) {
   if (prompt && !file.empty()) throw InvalidInput("--prompt and --file: give one of them");
   if (prompt) return *prompt;
-  if (!file.empty()) return ReadWholeFile(file);
+  if (!file.empty()) return ReadTextFile(file);
   if (isatty(STDIN_FILENO) != 0) throw InvalidInput("no text: give --prompt, --file, or text on standard input");
-  return ReadWholeFile("-");
+  return ReadTextFile("-");
 }
 
 }  // namespace stoch::cli

@@ -21,8 +21,10 @@ void PrintLine(std::string_view text);
 // Errors: InvalidInput if both are given, the file cannot be read, or standard input is a terminal.
 std::string ReadText(const std::optional<std::string>& prompt, const std::string& file);
 
-// A whole text file of any kind, pipes included. Errors: InvalidInput.
+// A whole file of any kind, pipes included; "-" is standard input. Errors: InvalidInput.
 std::string ReadWholeFile(const std::string& path);
+// The same of a text. Errors: InvalidInput that names the file, also if it is not UTF-8.
+std::string ReadTextFile(const std::string& path);
 
 // Looks whether WriteWholeFile could create or replace this file, for what writes it after minutes of work; changes
 // nothing. Errors: InvalidInput naming the file.

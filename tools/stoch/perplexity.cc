@@ -309,7 +309,7 @@ ExitCode Run(const Options& options) {
   const ModelFiles files = OpenModelFiles(options.model.model);
   const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer(options.model, files);
   if (tokenizer == nullptr) throw InvalidInput(files.name + ": has no tokenizer; give --tokenizer DIR");
-  shared.text = ReadWholeFile(options.file);
+  shared.text = ReadTextFile(options.file);
   shared.ids = tokenizer->Encode(shared.text, {});
   shared.trace = OpenTrace(options.cost, runs.size());
   shared.backend = Open(options.device);

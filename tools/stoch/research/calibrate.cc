@@ -298,7 +298,7 @@ Inputs Read(const Options& options) {
   Inputs inputs{OpenModelFiles(options.model.model), {}, {}};
   const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer(options.model, inputs.files);
   if (tokenizer == nullptr) throw InvalidInput(inputs.files.name + ": has no tokenizer; give --tokenizer DIR");
-  inputs.text = ReadWholeFile(options.file);
+  inputs.text = ReadTextFile(options.file);
   inputs.ids = tokenizer->Encode(inputs.text, {});
   return inputs;
 }

@@ -117,7 +117,7 @@ ExitCode Run(const Options& given) {
   const ModelFiles files = OpenModelFiles(options.model.model);
   const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer(options.model, files);
   if (tokenizer == nullptr) throw InvalidInput(files.name + ": has no tokenizer; give --tokenizer DIR");
-  const std::string text = ReadWholeFile(options.file);
+  const std::string text = ReadTextFile(options.file);
   const std::vector<int32_t> ids = tokenizer->Encode(text, {});
   CheckProfile(files.config, ids.size(), options.profile);
   if (options.sensitivity) return RunSensitivity(options, ids, runs.front());

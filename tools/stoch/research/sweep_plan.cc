@@ -257,7 +257,7 @@ SweepPlan ResolveSweep(const SweepFile& file, const std::string& version, bool v
   plan.model_name = files.name;
   const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer({plan.model, ModelPath(file.tokenizer), 0}, files);
   if (tokenizer == nullptr) throw InvalidInput(files.name + ": has no tokenizer: give tokenizer = \"FOLDER\"");
-  const std::string text = ReadWholeFile(file.text);
+  const std::string text = ReadTextFile(file.text);
   plan.ids = tokenizer->Encode(text, {});
   const int64_t longest = files.config.max_position_embeddings;
   plan.ctx = file.ctx > 0 ? file.ctx : std::min(kDefaultCtx, longest);

@@ -70,7 +70,7 @@ ExitCode Run(const Options& given) {
   const ModelFiles files = OpenModelFiles(options.model.model);
   const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer(options.model, files);
   if (tokenizer == nullptr) throw InvalidInput(files.name + ": has no tokenizer; give --tokenizer DIR");
-  const std::vector<int32_t> ids = tokenizer->Encode(ReadWholeFile(options.file), {});
+  const std::vector<int32_t> ids = tokenizer->Encode(ReadTextFile(options.file), {});
   const std::shared_ptr<Backend> backend = Open(options.device);
   const std::unique_ptr<Engine> opened =
       OpenEngine(backend, OpenModelFiles(options.model.model), engine, options.device, options.output);
