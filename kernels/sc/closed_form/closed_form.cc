@@ -93,15 +93,31 @@ void AddEnabled(const ScOperator& op, int mask, ScClosedForm* form) {
   }
 }
 
+// The tables of form A of one k.
+struct FormRow {
+  int q;
+  const uint8_t *high_sums, *high_steps, *low_sums, *low_steps;
+
+  int Count(int h, int l) const { return q * h + high_sums[h] + low_sums[l] + (high_steps[h] & low_steps[l]); }
+};
+
+FormRow RowOf(const ScClosedForm& form, int mask, int k) {
+  const int q = k / form.block;
+  const size_t high = At(form.high_pattern[At(mask, form.cycles + 1, k)], form.block + 1, 0);
+  const size_t low = At(form.low_pattern[At(mask, form.cycles / form.block + 1, q)], form.lows, 0);
+  return {q, &form.high_sums[high], &form.high_steps[high], &form.low_sums[low], &form.low_steps[low]};
+}
+
 bool IsExact(const ScClosedForm& form, const ScOperator& op) {
   for (int mask = 0; mask < op.masks; ++mask) {
     for (int a = 0; a < op.levels; ++a) {
-      const ScAverageTables tables = MakeAverageTables(form, mask, form.enabled[At(mask, op.levels, a)]);
+      const int k = form.enabled[At(mask, op.levels, a)];
+      const FormRow row = RowOf(form, mask, k);
+      const ScAverageTables tables = MakeAverageTables(form, mask, k);
       for (int b = 0; b < op.levels; ++b) {
-        const size_t level = static_cast<size_t>(b);
-        const int average = (tables.high[form.high[level]] + tables.low[form.low[level]]) / 2;
+        const uint16_t h = form.high[static_cast<size_t>(b)], l = form.low[static_cast<size_t>(b)];
         const int count = op.count(mask, a, b);
-        if (average != count || ClosedFormCount(form, mask, a, b) != count) return false;
+        if ((tables.high[h] + tables.low[l]) / 2 != count || row.Count(h, l) != count) return false;
       }
     }
   }
@@ -153,13 +169,8 @@ std::optional<ScClosedForm> MakeScClosedForm(const ScOperator& op, int log2_bloc
 }
 
 int ClosedFormCount(const ScClosedForm& form, int mask, int a, int b) {
-  const int k = form.enabled[At(mask, form.levels, a)];
-  const int q = k / form.block;
-  const int h = form.high[static_cast<size_t>(b)];
-  const int l = form.low[static_cast<size_t>(b)];
-  const size_t high = At(form.high_pattern[At(mask, form.cycles + 1, k)], form.block + 1, h);
-  const size_t low = At(form.low_pattern[At(mask, form.cycles / form.block + 1, q)], form.lows, l);
-  return q * h + form.high_sums[high] + form.low_sums[low] + (form.high_steps[high] & form.low_steps[low]);
+  const auto level = static_cast<size_t>(b);
+  return RowOf(form, mask, form.enabled[At(mask, form.levels, a)]).Count(form.high[level], form.low[level]);
 }
 
 ScAverageTables MakeAverageTables(const ScClosedForm& form, int mask, int k) {

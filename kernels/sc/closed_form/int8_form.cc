@@ -161,7 +161,7 @@ bool HasInt8Form(const ScOperator& op) {
 
 std::optional<std::vector<ScInt8Entry>> MakeScInt8Entries(const ScOperator& op) {
   if (!HasTileForm(op)) return std::nullopt;
-  const std::optional<ScClosedForm> form = MakeScClosedForm(op, kLog2Block);
+  const std::optional<ScClosedForm> form = MakeClosedFormTables(op, kLog2Block);
   if (!form) return std::nullopt;
   const std::optional<Fits> fits = MakeFits(*form);
   if (!fits) return std::nullopt;

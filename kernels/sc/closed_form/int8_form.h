@@ -30,8 +30,8 @@ inline constexpr int kInt8Lows = 16;
 // Whether `op` has such a form: HasTileForm, and small factors for every pattern of its tables.
 bool HasInt8Form(const ScOperator& op);
 
-// [masks][256 codes of side a], exact as the closed form that it is made of, which is compared with every count; nothing
-// where HasInt8Form is false. Takes some 5 ms for 64 masks.
+// [masks][256 codes of side a]; nothing where HasInt8Form is false. Not compared with the counts of `op`: exact where
+// MakeScTileEntries, which is made of the same tables and compares them, has entries. Takes some 1 ms for 64 masks.
 std::optional<std::vector<ScInt8Entry>> MakeScInt8Entries(const ScOperator& op);
 
 // The signed product, as a GPU adds it up.
