@@ -76,6 +76,7 @@ TEST(BenchCli, SpeculationTellsTheSpeedWithAndWithoutGuesses) {
     EXPECT_EQ(told["results"][0]["told"], true);
     EXPECT_EQ(told["results"][0]["same_ids"], true);
   }
+  ExpectRefused(RunStoch(WithDemo("bench", {"-p", "99999"})), "-p, -d and -n: need a context of 99999 tokens, ");
   ExpectRefused(RunStoch(WithDemo("bench", {"--told"})), "no meaning without --speculate");
   ExpectRefused(RunStoch(WithDemo("bench", {"--speculate", "ngram", "-d", "8"})), "no meaning with --speculate");
   ExpectRefused(RunStoch(WithDemo("bench", {"--speculate", "ngram", "-n", "500"})), "-n 500");

@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "app/common_options.h"
@@ -233,8 +234,14 @@ class Bench {
     engine_options.max_sequences = Largest(options_.batches);
     engine_options.kv_tokens = std::max(RoundUpToPages(Largest(options_.prompts)),
                                         engine_options.max_sequences * RoundUpToPages(decode_length));
+    ModelFiles files = OpenModelFiles(options_.model.model);
+    const int64_t most = files.config.max_position_embeddings;
+    if (engine_options.context > most) {
+      throw InvalidInput("-p, -d and -n: need a context of " + std::to_string(engine_options.context) + " tokens, " +
+                         files.name + " has at most " + std::to_string(most));
+    }
     const std::unique_ptr<Engine> engine =
-        OpenEngine(backend_, OpenModelFiles(options_.model.model), engine_options, options_.device, options_.output);
+        OpenEngine(backend_, std::move(files), engine_options, options_.device, options_.output);
     environment_.model = engine->model_name();
     const int64_t decoder_bytes = engine->model().weights().decoder_bytes;
     environment_.loads.push_back({.precision = precision,
