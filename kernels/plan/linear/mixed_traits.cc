@@ -10,12 +10,13 @@
 namespace stoch {
 namespace {
 
-bool FitsBytes(const ScOperator& op) {
-  return op.code == ScCode::kSignMagnitude && op.wide_counts.empty() && op.levels <= 128 && CountsFitBytes(op);
-}
-
 // The operator as it was made: one of one mask may have been repeated for its neighbours.
 ScOperatorPtr Original(const ScOperator& op) { return MakeScOperator(op.config); }
+
+bool FitsBytes(const ScOperator& op) {
+  return op.code == ScCode::kSignMagnitude && op.wide_counts.empty() && op.levels <= 128 &&
+         MakeScTraits(*Original(op)).has_bytes;
+}
 
 bool HasScaleOfRow(const ScConfig& config) {
   return config.granularity == ScGranularity::kPerRow && config.group_a == 1;
