@@ -140,7 +140,7 @@ TEST(PerplexityCli, BadInput) {
   const auto run = [](const std::vector<std::string>& more) { return RunStoch(WithDemo("perplexity", more)); };
   ExpectRefused(run({"--file", folder / "short", "--ctx", "32"}), "window");
   ExpectRefused(run({"--file", folder / "binary", "--ctx", "32"}),
-                (folder / "binary") + ": is not valid UTF-8 at byte ");
+                (folder / "binary").string() + ": is not valid UTF-8 at byte ");
   ExpectRefused(run({"--file", folder.path()}), folder.path());
   ExpectRefused(run({"--file", folder / "short", "--config", "preset=best"}), "best");
   ExpectRefused(run({"--file", folder / "short", "--ctx", "1"}), "ctx = 1: a window has at least 2 tokens");
