@@ -16,8 +16,8 @@ namespace stoch {
 // one of them has no streams.
 std::optional<std::vector<uint64_t>> NestStreams(const ScOperator& shorter, const ScOperator& longer);
 
-// Whether NestStreams has streams for the operators of these configurations (MakeScOperator). Answers are kept, as plans
-// ask for every weight of a model and NestStreams takes milliseconds. Thread-safe.
+// Whether NestStreams has streams for the operators of these configurations (MakeScOperator). Answers are kept, as every
+// plan of mixed lengths asks and NestStreams takes milliseconds. Thread-safe.
 bool StreamsNest(const ScOperator& shorter, const ScOperator& longer);
 
 }  // namespace stoch
