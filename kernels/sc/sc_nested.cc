@@ -2,11 +2,10 @@
 #include "kernels/sc/sc_nested.h"
 
 #include <algorithm>
-#include <deque>
-#include <mutex>
 #include <numeric>
 
 #include "kernels/sc/number_source.h"
+#include "kernels/sc/pair_answers.h"
 
 namespace stoch {
 namespace {
@@ -65,22 +64,8 @@ std::optional<std::vector<uint64_t>> NestStreams(const ScOperator& shorter, cons
 }
 
 bool StreamsNest(const ScOperator& shorter, const ScOperator& longer) {
-  struct Answer {
-    ScConfig shorter, longer;
-    bool nest;
-  };
-  constexpr size_t kMostAnswers = 256;  // the oldest go first
-  static std::mutex mutex;
-  static std::deque<Answer> answers;
-  const std::lock_guard lock(mutex);
-  const auto known = std::find_if(answers.begin(), answers.end(), [&](const Answer& answer) {
-    return answer.shorter == shorter.config && answer.longer == longer.config;
-  });
-  if (known != answers.end()) return known->nest;
-  if (answers.size() == kMostAnswers) answers.pop_front();
-  const bool nest = NestStreams(*MakeScOperator(shorter.config), *MakeScOperator(longer.config)).has_value();
-  answers.push_back({shorter.config, longer.config, nest});
-  return nest;
+  static PairAnswers answers;
+  return answers.Get(shorter, longer, [](const auto& a, const auto& b) { return NestStreams(a, b).has_value(); });
 }
 
 }  // namespace stoch

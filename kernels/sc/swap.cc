@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "kernels/sc/number_source.h"
+#include "kernels/sc/pair_answers.h"
 
 namespace stoch {
 
@@ -92,6 +93,11 @@ std::optional<std::vector<uint8_t>> SwappedRanks(const ScOperator& shorter, cons
     }
   }
   return ranks;
+}
+
+bool CanSwapWithin(const ScOperator& shorter, const ScOperator& longer) {
+  static PairAnswers answers;
+  return answers.Get(shorter, longer, [](const auto& a, const auto& b) { return SwappedRanks(a, b).has_value(); });
 }
 
 }  // namespace stoch

@@ -26,4 +26,8 @@ std::vector<uint64_t> SwapStreams(const ScOperator& op);
 // Nothing where `longer` cannot be swapped, or some count of `shorter` is another.
 std::optional<std::vector<uint8_t>> SwappedRanks(const ScOperator& shorter, const ScOperator& longer);
 
+// Whether SwappedRanks has ranks for the operators of these configurations (MakeScOperator). Answers are kept, as every plan
+// of mixed lengths asks and SwappedRanks takes milliseconds. Thread-safe.
+bool CanSwapWithin(const ScOperator& shorter, const ScOperator& longer);
+
 }  // namespace stoch

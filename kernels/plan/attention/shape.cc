@@ -114,8 +114,7 @@ ScOperatorPtr WideOperator(std::span<const ScOperatorPtr> by_slot) {
   if (!CanSwap(*wide) || wide->masks > kMasks) return nullptr;
   const bool nest = std::all_of(by_slot.begin(), by_slot.end(), [&](const ScOperatorPtr& one) {
     if (one == nullptr) return true;
-    const ScOperatorPtr own = MakeScOperator(one->config);
-    return one->config.stoc_len == kCycles ? own->config == wide->config : SwappedRanks(*own, *wide).has_value();
+    return one->config.stoc_len == kCycles ? one->config == wide->config : CanSwapWithin(*one, *wide);
   });
   return nest ? wide : nullptr;
 }

@@ -80,6 +80,11 @@ TEST(ScSwapRanks, NotOfEveryOperator) {
   const ScOperatorPtr whole_and = MakeScOperator(config);
   config.stoc_len = 64;
   EXPECT_FALSE(SwappedRanks(*MakeScOperator(config), *whole_and).has_value());
+  for (int time = 0; time < 2; ++time) {  // found out, and kept
+    EXPECT_TRUE(CanSwapWithin(*half, *whole));
+    EXPECT_FALSE(CanSwapWithin(*whole, *half));
+    EXPECT_FALSE(CanSwapWithin(*MakeScOperator(config), *whole_and));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Lengths, ScSwap, testing::Values(0, 64, 128));
