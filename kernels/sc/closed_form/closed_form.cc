@@ -174,18 +174,12 @@ int ClosedFormCount(const ScClosedForm& form, int mask, int a, int b) {
 }
 
 ScAverageTables MakeAverageTables(const ScClosedForm& form, int mask, int k) {
-  const int q = k / form.block;
+  const FormRow row = RowOf(form, mask, k);
   ScAverageTables tables;
-  const int high = form.high_pattern[At(mask, form.cycles + 1, k)];
   for (int h = 0; h <= form.block; ++h) {
-    const size_t at = At(high, form.block + 1, h);
-    tables.high.push_back(2 * (q * h + form.high_sums[at]) + form.high_steps[at]);
+    tables.high.push_back(2 * (row.q * h + row.high_sums[h]) + row.high_steps[h]);
   }
-  const int low = form.low_pattern[At(mask, form.cycles / form.block + 1, q)];
-  for (int l = 0; l < form.lows; ++l) {
-    const size_t at = At(low, form.lows, l);
-    tables.low.push_back(2 * form.low_sums[at] + form.low_steps[at]);
-  }
+  for (int l = 0; l < form.lows; ++l) tables.low.push_back(2 * row.low_sums[l] + row.low_steps[l]);
   return tables;
 }
 
