@@ -23,7 +23,7 @@ std::string ReadText(const std::optional<std::string>& prompt, const std::string
 
 // A whole file of any kind, pipes included; "-" is standard input. Errors: InvalidInput.
 std::string ReadWholeFile(const std::string& path);
-// The same of a text. Errors: InvalidInput that names the file, also if it is not UTF-8.
+// Reads a text as ReadWholeFile does. Errors: InvalidInput that names the file, also if it is not UTF-8.
 std::string ReadTextFile(const std::string& path);
 
 // Looks whether WriteWholeFile could create or replace this file, for what writes it after minutes of work; changes

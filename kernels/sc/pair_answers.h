@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is asked of the same pairs of operators again and again, as plans do, and takes milliseconds to find out.
+// Keeps answers about pairs of operators that take milliseconds to find out and that every plan asks for.
 #pragma once
 
 #include <algorithm>

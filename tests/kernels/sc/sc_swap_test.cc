@@ -83,6 +83,7 @@ TEST(ScSwapRanks, NotOfEveryOperator) {
   for (int time = 0; time < 2; ++time) {  // found out, and kept
     EXPECT_TRUE(CanSwapWithin(*half, *whole));
     EXPECT_FALSE(CanSwapWithin(*whole, *half));
+    EXPECT_FALSE(CanSwapWithin(*half, *whole_and));
     EXPECT_FALSE(CanSwapWithin(*MakeScOperator(config), *whole_and));
   }
 }
