@@ -92,6 +92,10 @@ std::string UsageError(const CLI::ParseError& error, const CLI::App& root, const
     message = fmt::format("{}: expected one value, got '{}'", overfull->get_name(),
                           fmt::join(overfull->results(), "' and '"));
   }
+  const size_t lacking = message.find(": 1 required ");
+  if (lacking != std::string::npos && dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    message = message.substr(0, lacking) + ": expected a value, got none";
+  }
   return NamedAsTyped(message, command, words);
 }
 

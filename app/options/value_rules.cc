@@ -99,7 +99,7 @@ std::vector<std::string> WithEmptyValues(const std::vector<std::string>& words) 
 std::string NamedAsTyped(const std::string& message, const CLI::App& command, const std::vector<std::string>& words) {
   for (const CLI::Option* option : command.get_options()) {
     const std::string shown = option->get_name();
-    if (option->count() == 0 || !message.starts_with(shown + ":")) continue;
+    if (!message.starts_with(shown + ":")) continue;
     std::vector<std::string> names = {shown};
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
     for (const std::string& name : option->get_snames()) names.push_back("-" + name);
@@ -107,7 +107,7 @@ std::string NamedAsTyped(const std::string& message, const CLI::App& command, co
       const auto is_it = [&](const std::string& word) { return IsOf(word, name); };
       if (std::any_of(words.begin(), words.end(), is_it)) return name + message.substr(shown.size());
     }
-    return option->get_name(true) + message.substr(shown.size());
+    if (option->count() > 0) return option->get_name(true) + message.substr(shown.size());
   }
   return message;
 }

@@ -86,6 +86,8 @@ TEST(Usage, WrongUsageIsOneSentence) {
   ExpectRefused(RunStoch(WithDemo("generate", {"--max-tokens", "-3"})), "--max-tokens");
   ExpectRefused(RunStoch(WithDemo("bench", {"-o", "xml"})), "xml");
   ExpectRefused(RunStoch(WithDemo("bench", {"-b", "0"})), "error: -b: Value 0 not in range");
+  ExpectRefused(RunStoch({"chat", "--system"}), "error: --system: expected a value, got none");
+  ExpectRefused(RunStoch({"bench", "-p"}), "error: -p: expected a value, got none");
   ExpectRefused(RunStoch({"completion", "tcsh"}), "tcsh");
 }
 
