@@ -100,7 +100,7 @@ void RowChannel::Settle() {
 
 void RowChannel::Close() {
   Settle();
-  // The first row is cleared by the third kernel of a sequence; if the sequence ends earlier, clear it here.
+  // The first row is cleared by the third kernel of a sequence that posts; if the sequence ends earlier, clear it here.
   if (posts_ == 1 || posts_ == 2) {
     STOCH_CUDA(cudaMemsetAsync(Row(0), 0, static_cast<size_t>(kChannelWords) * sizeof(uint32_t), stream_));
   }

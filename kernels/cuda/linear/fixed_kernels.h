@@ -15,7 +15,8 @@ inline constexpr int kDigits = 3;  // bytes of an integer of x
 inline constexpr int kStepCols = FixedWeightView::kStepCols;
 inline constexpr int kBlockCols = FixedWeightView::kBlockCols;
 inline constexpr int kBlockSteps = kBlockCols / kStepCols;  // steps of 32 columns whose weights are loaded at a time
-// Bytes of weights of a group of 16 rows in one step; a lane loads two 16-byte halves of them.
+// Bytes of the weights of a group of 16 rows in one step: 512 of rows 0..7, then 512 of rows 8..15. A lane loads 16
+// bytes of each half.
 inline constexpr int kWeightStepBytes = FixedWeightView::kGroupRows * kStepCols * 2;
 // Most rows of x for FixedVectorKernel, which reads weights straight into mma.sync operands.
 inline constexpr int kVectorRows = 8;

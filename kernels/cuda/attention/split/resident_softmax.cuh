@@ -23,7 +23,7 @@ struct ResidentNumbers {
   // One word per warp: an OrderedWord or a Candidate; later one Candidate per head.
   uint64_t of_warps[kResidentWarps];
   float largest[kValueHeads];  // [heads] the largest score, later the largest weight
-  float totals[kValueHeads];
+  float totals[kValueHeads];   // [heads] the sum of the exponentials
   float q_scales[kValueHeads];
 };
 

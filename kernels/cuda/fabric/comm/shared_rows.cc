@@ -92,7 +92,9 @@ bool SharedRows::Offer(const AllGatherCall& call, const GatherPlan& plan) {
     posted += is_posted ? 1 : 0;
   }
   if (posted == 0) return false;
-  if (posted < contexts_.size()) {  // words that were posted would stay in buffers of later rows
+  // Only some devices posted: their words stay in buffers that a later row would read. Without `by`, HasBegun is false,
+  // and Begin zeroes all buffers before the next row is announced.
+  if (posted < contexts_.size()) {
     for (DeviceContext* ctx : contexts_) ctx->shared_slot.by = nullptr;
     return false;
   }

@@ -72,7 +72,7 @@ class TableShare {
 
   __device__ __forceinline__ void Load(const ArgsOf<kMixed>& args, const ResidualShared<G, kMixed>& shared, int part) {
     const int dim = part * G::kPartDims + G::Layout::Dim(plane(), slot());
-    // Word offset of this thread's share in ScTables::residuals, for level 0; unsigned, so that adding it to a pointer
+    // Word offset of this thread's share in ScTables::residuals, for activation level 0; unsigned, so that adding it to a pointer
     // is one instruction.
     const auto row_of = [&](int mask_bits) {
       return static_cast<uint32_t>((dim & mask_bits) * kResidualLevels * kResidualWords + share() * kShareWords);
