@@ -64,8 +64,7 @@ struct BatchOutputs {
 
   // Number of tiles that have outputs; `tiles` may include padding.
   STOCH_LAYOUT_FN int used_tiles() const { return (static_cast<int>(a.tokens) + kTileTokens - 1) / kTileTokens; }
-  // Number of work items of the reduction of of_tiles tiles. An item is half an accumulator, over all chunks
-  // (ReduceStage).
+  // Number of units of the reduction of of_tiles tiles. A unit is half an item, over all chunks (ReduceStage).
   STOCH_LAYOUT_FN int reduce_units(int of_tiles) const { return four_tokens ? groups : groups * of_tiles * 2; }
   STOCH_LAYOUT_FN int reduce_units() const { return reduce_units(used_tiles()); }
   // Number of items of one part of a chunk.
@@ -168,13 +167,13 @@ __device__ __forceinline__ void StoreOutputs(const BatchOutputs& args, const Bat
 // contiguous words of two partials, one word a lane. A quad is four consecutive chunks.
 //
 // The reduction is bound by L2 bandwidth, so loads must be in flight on every SM at all times: sizing in
-// docs/tuning/batch.md#2-to-16-tokens. The copies transpose scales, so that the scales of a quad are contiguous: a lane
-// then issues two copies and three shared loads for four chunks. Loading its scales from global memory would take as
-// long as loading the partials.
+// docs/tuning/batch.md#2-to-16-tokens. The copies transpose scales, so that the four scales of a row or token in a quad
+// are contiguous: a lane then takes the scales of four chunks with three shared loads. To load scales from global
+// memory would take as long as to load the partials.
 //
 // kAtOnce: quads that are unrolled. If a warp has few units, an unrolled body costs instruction fetch (8B, 8 tokens: 2
 // % of a step).
-// kTiles:  the tiles of a unit's range if they are known at compile time, used_tiles() or more; else 0, for used_tiles().
+// kTiles:  the number of tiles that units are counted over (ReduceUnit), if known at compile time; 0: used_tiles().
 // kMixed:  every (chunk, token) has a gain of its own.
 template <bool kWide_, bool kFourTokens_, int kParts_, int kAtOnce_, int kTiles_, bool kMixed_ = false>
 struct ReduceStage {
@@ -200,8 +199,8 @@ struct ReduceStage {
   static constexpr int kBytes = kQuads * kQuadBytes;
 };
 
-// Locates a unit of the reduction. kTiles as in ReduceStage: a division by a run-time number would take longer than most
-// of a unit.
+// Locates a unit of the reduction. kTiles as in ReduceStage: a division by a run-time number would take longer than
+// most of a unit.
 template <int kTiles>
 struct ReduceUnit {
   const ScKernelTask* task;
@@ -340,8 +339,8 @@ __device__ __forceinline__ void AddQuad(const uint8_t* quad, int word, int line,
   }
 }
 
-// Reduces the partials of all chunks to outputs, by warps 0..kWarps-1 of every block of the grid. await() is called by
-// all of them and returns once all partials are visible (a grid barrier).
+// Reduces the partials of all chunks to outputs, by warps 0..kWarps-1 of every block of the grid. All these warps call
+// await(), which returns once all partials are visible (a grid barrier).
 // Requires: args.reduced splits args.reduce_units(kTiles), or reduce_units() where S has kTiles 0; with S::kMixed
 //           every (chunk, token) of args has a gain; `shared` has kBytes bytes, 16-byte aligned, that no warp uses any
 //           more; the ReduceStage S matches args in wide, four_tokens and tiles, and has at least args.parts parts.

@@ -18,8 +18,8 @@ template <int kTokens>
 struct Cut {
   static constexpr int kWarps = kTokens == 1 ? 16 : 24;
   static constexpr int kThreads = kWarps * kWarp;
-  static constexpr int kEarly = 4;                    // weight tiles a lane loads before it waits for the activations
-  static constexpr int kRing = kTokens <= 2 ? 8 : 4;  // weight tiles a lane has in flight
+  static constexpr int kEarly = 4;  // weight tiles that a warp loads before it waits for the activations
+  static constexpr int kRing = kTokens <= 2 ? 8 : 4;  // weight tiles that a warp has in flight
 };
 inline constexpr int kMaxFusedChunks = 2;                   // chunks that a block stages at a time, at most
 inline constexpr int kChunkDims = 128;                      // dimensions of a chunk, at most
@@ -112,7 +112,7 @@ struct DecodeArgs {
   const float* x = nullptr;         // [dims] the row that blocks quantize; not read if `codes` are given
   const float* y = nullptr;         // [dims] norm weight (RMSNorm) or x2 (SiLU product) of that row; null: neither
   bool polls = false;               // true: x, and y if it is x2, are words that the previous kernel posts
-  const uint8_t* counts = nullptr;  // [masks][levels][levels] ScTables::counts8; not used with lengths of rows
+  const uint8_t* counts = nullptr;  // [masks][levels][levels] ScTables::counts8; null in MixedDecodeArgs
   float norm_eps = 0;
   int masks = 1;
   int levels = 128;
@@ -131,7 +131,7 @@ struct DecodeArgs {
   GridBarrier barrier;
   SiteReporter reporter;
   Task tasks[kMaxDecodeTasks];
-  const uint8_t* codes = nullptr;  // [tokens][row_tiles * 16]; null: blocks quantize x
+  const uint8_t* codes = nullptr;  // [tokens][row_tiles * 16] codes of the activations; null: blocks quantize x
   const float* scales = nullptr;   // [chunks][tokens] scales of `codes`
   PostPeers peers;                 // OutputKind::kShared: addresses of the row on other GPUs
   PeerWait wait;                   // OutputKind::kShared: time limit of polls for words from other GPUs

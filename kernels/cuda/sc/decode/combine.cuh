@@ -179,7 +179,7 @@ __device__ __forceinline__ void CombineItems(const DecodeArgs& args, uint8_t* sh
   } while (item < items);
 }
 
-// Turns all products into outputs, by all threads of all blocks, after a block's last StoreProduct.
+// Turns all products into outputs. Called by all threads of every block, after the block's last StoreProduct.
 // Requires: outputs do not overlap the input row (LinearCall): if products are posted, there is no grid barrier, and
 //           other blocks may still read the row.
 template <int kTokens, bool kPosts, bool kShares>

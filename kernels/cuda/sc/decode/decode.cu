@@ -23,7 +23,7 @@ static_assert(kStageBytes + kChunkDims + 8 == kDecodeStageBytes && kFusedBytes =
 static_assert(kChunkDims == kDecodeChunkDims && Cut<1>::kWarps == 16 && Cut<4>::kWarps == 24);
 
 // Iterates over the units of one warp, every kWarps-th of its block. Most steps stay in one chunk and task and only add
-// to addresses; computing them from scratch would be a tenth of a unit's instructions.
+// to addresses; to compute addresses from scratch would take a tenth of a unit's instructions.
 template <int kWarps>
 struct Walk {
   int chunk;      // chunk of the current unit
@@ -197,8 +197,9 @@ __global__ void __launch_bounds__(Cut<V::kTokens>::kThreads, 1) ScDecodeKernel(c
   PostedRow<kShares> posted;
   if constexpr (kPolls) posted.Look(args, element);
   // Weights depend on no earlier kernel, so the first kEarly tiles are loaded before the activations. The other tiles
-  // of the ring are loaded after them: loads return in order, and all warps wait for the activations. Alternatives that
-  // lost: docs/tuning/decode.md. The branch in LoadTiles also keeps the compiler from moving the loads after the wait.
+  // of the ring are loaded after the activations, because loads return in order and all warps wait for the activations.
+  // Alternatives that lost: docs/tuning/decode.md. The branch in LoadTiles also keeps the compiler from moving its
+  // loads past the wait.
   LoadTiles<0, Cut<kTokens>::kEarly>(current.unit, ring);
   float scale = LoadScale(current.unit);
   const float* row = args.x;
@@ -220,8 +221,8 @@ __global__ void __launch_bounds__(Cut<V::kTokens>::kThreads, 1) ScDecodeKernel(c
     if constexpr (kMixed) chunk = part / args.part_count;
     if (slot == args.staged) {
       const int count = min(args.staged, last_part - part + 1);
-      // First stage: makes norm_lanes, or tables and rules, visible. Later stages: all warps are done with the parts
-      // staged before.
+      // In the first stage the barrier makes norm_lanes, or tables and rules, visible. Later it waits until all warps
+      // are done with the parts staged before.
       if (part != first_part || (kFused && (kMixed || args.prologue == Prologue::kRmsNorm))) __syncthreads();
       if constexpr (kFused) {
         if (part != first_part) LoadLaterElement<V>(args, part, count, posted, element);

@@ -208,8 +208,8 @@ struct PostedRow {
   }
 };
 
-// Reads the kernel parameters of shared rows into the parameter cache early, so that polling and posting do not miss
-// it.
+// Reads the kernel parameters of shared rows early, so that they are in the parameter cache when the block polls and
+// posts.
 template <bool kShares>
 __device__ __forceinline__ void WarmPeers(const DecodeArgs& args) {
   if constexpr (kShares) {
@@ -219,8 +219,8 @@ __device__ __forceinline__ void WarmPeers(const DecodeArgs& args) {
 
 // Quantizes and stages `count` chunks of the one row. `value` is f(x) of the calling thread's element, and `slot` the
 // index of the element's chunk among those staged. table_of(slot, largest) returns the count table of a chunk whose
-// largest |f(x)| has the bits `largest`. sync() is a barrier of all threads that call this function; every thread with
-// an element must call it.
+// largest |f(x)| has the bits `largest`. sync() is a barrier of all threads that call QuantizeValues; every thread with
+// an element must call QuantizeValues.
 template <bool kTop256, typename TableOf, typename Sync>
 __device__ __forceinline__ void QuantizeValues(const DecodeArgs& args, float value, int slot, int count,
                                                const Stage& stage, const TableOf& table_of, const Sync& sync) {
@@ -256,9 +256,9 @@ __device__ __forceinline__ void QuantizeValues(const DecodeArgs& args, float val
   sync();
 }
 
-// Quantizes and stages `count` chunks of the one row from the loaded elements `e`, by all threads of the block. Its
-// latency delays every linear, so x and y are loaded before the norm is known, and warps without an element skip the
-// computation.
+// Quantizes and stages `count` chunks of the one row from the loaded elements `e`, by all threads of the block. The
+// latency of this step delays every linear, so x and y are loaded before the norm is known, and warps without an
+// element skip the computation.
 // Requires: stage.norm_lanes visible to the block if the prologue is RMSNorm.
 template <bool kTop256, typename TableOf>
 __device__ __forceinline__ void QuantizeChunks(const DecodeArgs& args, const Element& e, int count, const Stage& stage,

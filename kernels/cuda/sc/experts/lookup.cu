@@ -25,8 +25,8 @@ using decode::Unit;
 
 constexpr int kWarps = decode::Cut<1>::kWarps;
 constexpr int kThreads = decode::Cut<1>::kThreads;
-constexpr int kRing = decode::Cut<1>::kRing;    // weight tiles a lane has in flight
-constexpr int kEarly = decode::Cut<1>::kEarly;  // weight tiles a lane loads before the count rows are staged
+constexpr int kRing = decode::Cut<1>::kRing;    // weight tiles that a warp has in flight
+constexpr int kEarly = decode::Cut<1>::kEarly;  // weight tiles of a warp's first loads; see load_first
 constexpr int kSumAhead = 16;                   // products a lane has in flight while it sums chunks
 static_assert(kThreads == decode::kMaxFusedChunks * kRowLanes);
 static_assert(kExpertNormBytes == kRowLanes * sizeof(float));
@@ -212,7 +212,7 @@ __device__ __forceinline__ void CombineRows(const LookupArgs& args, float* share
     if (active && member == 0 && lane < to.top_k) weight = to.weights[row * to.top_k + lane];
     if (!waited) {
       if constexpr (kPosted) {
-        __syncthreads();  // all warps have read the staged table rows that `shared` overwrites
+        __syncthreads();  // all warps have read the staged table rows, which `sums` overwrites
       } else {
         args.barrier.Await(arrived, sync);
       }
@@ -239,9 +239,9 @@ __device__ __forceinline__ void CombineRows(const LookupArgs& args, float* share
   }
 }
 
-// The epilogue: writes this block's share of the outputs, which are rows of slots, or sums over the slots of a row. By
-// all threads, after the block's last product. `shared`: the staged table rows, overwritten once all warps have read
-// them.
+// The epilogue: writes this block's share of the outputs, which are those of each slot or, if args.combine.top_k > 0,
+// sums over the slots of a row. By all threads, after the block's last product. `shared`: the staged table rows,
+// overwritten once all warps have read them.
 __device__ __forceinline__ void Combine(const LookupArgs& args, float* shared) {
   if (args.combine.top_k > 0 && args.words != nullptr) {
     CombineRows<true>(args, shared);
@@ -323,13 +323,15 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
   };
   const auto counts_of = [&](int, uint32_t) { return decode::CountsOf(args); };
   const auto find_weights = [&] { FindWeights<kPolls>(args, first_row, last_chunk, places, weights); };
-  // The ring's other tiles are loaded once the count rows, for which all warps wait, are staged: loads return in order.
+  // Loads the first kEarly tiles. The ring's other tiles are loaded once the count rows are staged: all warps wait for
+  // the count rows, and loads return in order.
   const auto load_first = [&](const Walk::InMatrix& place) {
     current.TakeFrom(place);
     decode::LoadTiles<0, kEarly>(current.unit, ring);
     scale = decode::LoadScale(current.unit);
   };
-  // Data complete before this kernel begins is used before WaitForPrevious: rows (gate, up) or chosen experts (down).
+  // Data that is complete before this kernel begins is used before WaitForPrevious: the rows of x (gate and up) or the
+  // chosen experts (down).
   if (kPolls || args.x_settled) {
     take_rows();
     __syncthreads();
@@ -342,7 +344,8 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
     load_first(place);
   }
   WaitForPrevious();
-  // Called after the wait: `chosen` is complete before the next kernel begins, which may read it early (Settle).
+  // StartNext comes after the wait, so that `chosen` is complete before the next kernel begins: that kernel may read
+  // `chosen` early (Settle).
   StartNext();
   args.reporter.Begin();
   if (args.post.words != nullptr) ClearRow(args.post, block, static_cast<int>(gridDim.x));

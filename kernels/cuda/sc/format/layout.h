@@ -34,7 +34,7 @@ struct ScActivationView {
   ScDims dims;
   int64_t tokens = 0;              // number of rows of the activations
   const uint8_t* codes = nullptr;  // [tokens][dims.padded], 16-byte aligned rows; null: the kernel quantizes x itself
-  const float* scales = nullptr;   // [chunks][tokens] scales; null with `codes`
+  const float* scales = nullptr;   // [chunks][tokens] scales; if `codes` is null, null or written by the kernel
   const float* zeros = nullptr;    // kAsymmetric: zero points [tokens], else null
   const int32_t* sums = nullptr;   // kAsymmetric: row sums of codes [tokens], else null
 };

@@ -53,8 +53,9 @@ std::vector<uint8_t> SlotsOfLevels(const ScExtras& extras) {
   return slots;
 }
 
-// Returns LengthView::bytes, one table for each slot; empty if the counts of some length do not fit bytes. `zeros`:
-// device memory, [levels][levels] counts of length 0.
+// Returns LengthView::bytes, one table for each slot; empty if some length has no ByteTable: its counts do not fit
+// bytes, its code is not kSignMagnitude, it has more than 128 levels, or it is a number format. `zeros`: device memory,
+// [levels][levels] counts of length 0.
 std::vector<ByteTable> MakeByteTables(TableCache& cache, const std::vector<ScOperatorPtr>& by_slot,
                                       const uint8_t* zeros) {
   std::vector<ByteTable> bytes;
@@ -82,8 +83,8 @@ ScOperatorPtr LongestOf(const std::vector<ScOperatorPtr>& by_slot) {
   return longest == nullptr ? nullptr : MakeScOperator(longest->config);
 }
 
-// Returns LengthView::streams, one table for each slot; empty if the streams of some length do not nest in those of
-// `longest`.
+// Returns LengthView::streams, one table for each slot; empty if `longest` is null or has no streams, or if the streams
+// of some length do not nest in those of `longest`.
 std::vector<StreamTable> MakeStreamTables(TableCache& cache, const std::vector<ScOperatorPtr>& by_slot,
                                           const ScOperatorPtr& longest) {
   std::vector<StreamTable> tables;
@@ -181,7 +182,7 @@ LengthTables::LengthTables(Device device, TableCache& cache, const ScOperatorPtr
 
   Image image;
   const size_t at_tables = image.Add(tables);
-  // Made once to know its size, and again below when the device address of the zeros is known.
+  // `bytes` is made here for its size, and again below once the device address of the zeros is known.
   std::vector<ByteTable> bytes;
   if (by_slot.size() <= kMaxByteTables) bytes = MakeByteTables(cache, by_slot, nullptr);
   const bool has_zeros = !bytes.empty() && std::count(by_slot.begin(), by_slot.end(), nullptr) > 0;

@@ -67,8 +67,8 @@ inline constexpr int kMaxRuleSlots = 256;  // most bytes of slot_of that kernels
 // value.
 struct LengthView {
   const LengthTable* tables = nullptr;   // [slots] count table of each length
-  const ByteTable* bytes = nullptr;      // [slots]; null: a length's counts do not fit bytes, or slots > kMaxByteTables
-  const StreamTable* streams = nullptr;  // [slots], in the cycle order of the longest length; null: they do not nest
+  const ByteTable* bytes = nullptr;      // [slots]; null: some length has no ByteTable, or slots > kMaxByteTables
+  const StreamTable* streams = nullptr;  // [slots], in the longest length's cycle order; null: one slot, or no nesting
   int32_t slots = 0;                     // number of lengths, length 0 included
   bool any_top_is_256 = false;           // whether ByteTable::top_is_256 of any slot is set
   ScCode code = ScCode::kSignMagnitude;
@@ -124,8 +124,8 @@ class LengthTables {
   const LengthView& view() const { return view_; }
   // The operator of the longest length, in whose cycle order view().streams are; null if view().streams is null.
   const ScOperatorPtr& longest() const { return longest_; }
-  // The groups of all slots, shortest streams first; the slot of length 0 is in the first group. Empty if the streams
-  // do not nest in those of the longest length, or if the streams of some group nest in no operator.
+  // The groups of all slots, shortest streams first; the slot of length 0 is in the first group. Empty if
+  // view().streams is null, if the streams of some group nest in no operator, or if a length exceeds kMaxStreamCycles.
   std::span<const LengthGroup> groups() const { return groups_; }
   // Device memory [slots]: index in groups() of each slot's group; null if groups() is empty.
   const uint8_t* group_of() const { return group_of_; }

@@ -16,7 +16,7 @@
 namespace stoch::cuda {
 
 // A quarter of a row of the count table: the counts of 32 consecutive levels of side b, in 8 bytes instead of 32. It
-// exists if from each level to the next the count stays or rises by one.
+// exists if from each level of the quarter to the next the count stays or rises by one.
 struct CountQuarter {
   uint32_t rises = 0;  // bit i: the count of level i + 1 of the quarter is one more than that of level i
   uint32_t first = 0;  // count of the quarter's first level
@@ -31,8 +31,8 @@ struct ScTables {
   // top_is_256, entry (levels - 1, levels - 1) of every mask reads 0 and stands for 256; all other entries are exact.
   const uint8_t* counts8 = nullptr;
   const int16_t* counts16 = nullptr;  // [masks][levels][levels] counts, never null
-  // [masks][levels][kCountQuarters] rows of counts in quarters; null if some count rises by more than one from a level
-  // to the next, or if there are more than 128 levels.
+  // [masks][levels][kCountQuarters] rows of counts in quarters; null unless CountsAreStaircases: sign-magnitude codes
+  // of at most 128 levels, of which all quarters exist.
   const CountQuarter* quarters = nullptr;
   const uint32_t* factors = nullptr;    // [masks][kResidualLevels] ScResiduals::factors, one byte a term; null: none
   const uint32_t* residuals = nullptr;  // [masks][kResidualLevels][kResidualWords] ScResiduals::residuals; null: none

@@ -105,8 +105,8 @@ struct Consumer {
 
   // Adds one half of a block of 16 dimensions to acc, in kWords pairs of wgmma steps; while one pair multiplies, the
   // operands of the next pair are made. low: the low word of the wgmma descriptor of the streams. mask: index of the
-  // block's first mask in the rank table. following: codes of the next half or block, for which the last pair looks
-  // ahead. first: acc is overwritten, not added to.
+  // block's first mask in the rank table. following: codes of the next half or block, for which the last looked-up
+  // pair looks ahead. first: acc is overwritten, not added to.
   __device__ __forceinline__ void MultiplyPart(const uint32_t (&codes)[2], const uint32_t (&following)[2], uint32_t low,
                                                int mask, bool first) {
     std::conditional_t<kTable, ApartRanks, PackedRanks> ranks[2];
@@ -198,7 +198,7 @@ struct Consumer {
     }
   }
 
-  // The scales of this lane's rows and tokens, one chunk after another.
+  // Loads the scales of this lane's rows and tokens, one chunk after another.
   struct Scales {
     const float* from_a;         // address of the token scales of the next chunk
     const float* from_b;         // address of the row scales of the next chunk

@@ -8,10 +8,10 @@
 // that all shapes fill the GPU. Split-K partials are reduced after a grid barrier (sc/batch/outputs.cuh), or, if there
 // are nearly as many tiles as SMs, by the blocks that own the tiles.
 //
-// Instructions and tensor cores take turns, which bounds the kernel: accumulators and operands pass the register file,
-// so an m64n32k256, which takes 16 clocks, leaves 8 of them to other instructions (measured, for any number of warps).
-// So every instruction of a block of 16 dimensions counts: the work is balanced between thermometers made by shifts and
-// thermometers looked up, stages are long, and no thread decodes units or scales twice.
+// Instructions and tensor cores take turns, which bounds the kernel: accumulators and operands pass through the
+// register file, so an m64n32k256, which takes 16 clocks, leaves 8 of them to other instructions (measured, for any
+// number of warps). So every instruction of a block of 16 dimensions counts: the work is balanced between thermometers
+// made by shifts and thermometers looked up, stages are long, and no thread decodes units or scales twice.
 // Alternatives that lost: docs/tuning/batch.md#17-to-256-tokens.
 #include <algorithm>
 

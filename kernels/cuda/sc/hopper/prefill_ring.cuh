@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The prefill kernel's ring of stages in shared memory, and its producer: the thread that copies streams of
-// activations, one block of 16 dimensions a stage, into the ring.
+// activations into the ring. A stage is one block of 16 dimensions or, if streams have two halves, one half of a block.
 #pragma once
 
 #include <type_traits>
@@ -34,7 +34,7 @@ struct Ring {
   uint32_t base;       // shared address of the full barriers, then the empty barriers; stages follow at kRingHeader
   int stages;          // stages of the ring
   int slot = 0;        // index of the current stage
-  uint32_t phase = 0;  // phase parity of the current stage's full barrier; flips with each round
+  uint32_t phase = 0;  // phase parity of the current stage's full barrier; flips when the ring wraps around
   __device__ uint32_t full(int i) const { return base + 8 * static_cast<uint32_t>(i); }
   __device__ uint32_t empty(int i) const { return base + 8 * static_cast<uint32_t>(kMaxStages + i); }
   __device__ void Next() {
@@ -50,7 +50,7 @@ inline constexpr bool kIsGrouped = std::is_same_v<Args, GroupedArgs>;
 template <typename Args>
 inline constexpr bool kIsRowGroup = std::is_same_v<Args, RowGroupArgs>;
 
-// The schedule of a launch, and the number of its steps for a cluster.
+// ScheduleOf returns the schedule of a launch, StepsOf the number of steps in it that cluster `cluster` runs through.
 template <typename Args>
 __device__ __forceinline__ const auto& ScheduleOf(const Args& args) {
   if constexpr (kIsRowGroup<Args>) {
@@ -91,7 +91,7 @@ __device__ __forceinline__ int FirstRow(const ScKernelTask& task, int super, uin
   return (super - task.first_block) * kSuperRows + static_cast<int>(rank) * kPrefillRows;
 }
 
-// Bytes of streams in a stage: one half of a block of 16 dimensions.
+// Bytes of streams in a stage; kWords: words of a half stream.
 template <int kWords>
 inline constexpr int kStreamBytes = (4 * kWords + 2) * kUnitBytes;
 // Bytes of a stage: streams, scales and, with kMixed, gains of tokens, which come after all scales.

@@ -12,7 +12,7 @@
 namespace stoch::cuda::prefill {
 
 // A consumer thread. Every instruction of a stage counts: while the tensor cores are busy, the other pipes get less
-// than half of the issue slots (measured: 15 shifts for each m64n128k256). So whatever a stage needs beyond its
+// than half of the issue slots (measured: 15 shifts fit beside one m64n128k256). So whatever a stage needs beyond its
 // thermometers is kept in registers or known at compile time. The template arguments are those of PrefillWgmmaKernel.
 template <int kWords, int kHalves, bool kTable, bool kMixed, typename Args>
 struct Consumer {
@@ -198,9 +198,8 @@ struct Consumer {
     }
   }
 
-  // Stores y, or adds y to the outputs if task.add, for tokens in their order. A tile without padding needs no
-  // comparisons: while a warpgroup writes, it feeds no tensor core, and with comparisons that took 6 % of the time at
-  // 32 chunks.
+  // Stores y, or adds y to the outputs if task.add, for tokens in their order. A tile without padding is stored without
+  // comparisons: a warpgroup that writes feeds no tensor core, and comparisons took 6 % of the time at 32 chunks.
   __device__ void Write(const ScKernelTask& task, int first_row, int first_token) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const int row = first_row + lane / 4;
@@ -334,8 +333,8 @@ struct Consumer {
           static_cast<int64_t>(row / kTileRows) * s.dim_blocks + piece.chunk_begin * s.blocks_per_chunk;
       const uint32_t* codes = reinterpret_cast<const uint32_t*>(task.codes + first_tile * kTileBytes +
                                                                 row % kTileRows * kTileDims + lane % 4 * 4);
-      // A piece of a tile of expert slots always has all chunks. s.chunks in place of the difference keeps the kernel for
-      // streams of two words from spilling registers.
+      // A piece of a tile of expert slots always has all chunks. To take s.chunks, not the difference, keeps the kernel
+      // for streams of two words from spilling registers.
       const int chunks = kIsGrouped<Args> ? s.chunks : piece.chunk_end - piece.chunk_begin;
       if (piece.width == 3) {
         MultiplyChunks<3>(codes, chunks, last_blocks);

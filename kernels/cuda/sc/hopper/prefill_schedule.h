@@ -31,12 +31,13 @@ STOCH_LAYOUT_FN int PrefillChunkCost(int width) { return width == 1 ? 8 : width 
 // tiles, the narrower ones of the last tokens among them, is cut into one contiguous range of equal cost for each
 // cluster. A range is one or more pieces, a piece being consecutive chunks of one tile. The y of a cut tile passes from
 // piece to piece through device memory, in chunk order. A tile's first piece runs before everything else of its
-// cluster; a later piece runs after at least as many whole tiles as its number in the tile, when the piece before it is
-// long done. So in practice no cluster waits, and the bits are those of one pass over the chunks.
+// cluster; piece n > 0 of a tile runs after n whole tiles of its cluster (after all, if there are fewer), when the
+// piece before it is usually long done. So in practice no cluster waits, and the bits are those of one pass over the
+// chunks.
 //
 // Clusters whose tiles have the same tokens read the same activations (49 MB for a tile of 14336 dimensions), which
-// leave the L2 before a cluster reads them that is far behind. So whole tiles are assigned in the order in which
-// clusters begin with them (`places`), and tiles of many chunks are cut at the same few chunks (AlignedRange).
+// leave the L2 before a cluster that is far behind reads them. So whole tiles are assigned in the order in which
+// clusters begin with whole tiles (`places`), and tiles of many chunks are cut at the same few chunks (AlignedRange).
 struct PrefillSchedule {
   int clusters = 1;                // clusters of the launch, all resident at once
   int supers = 0;                  // super tiles of all tasks
@@ -51,12 +52,12 @@ struct PrefillSchedule {
   int extra = 0;            // cost of each cluster's range of the rest
   int max_steps = 0;        // steps of a cluster, at most
   bool in_places = false;   // whether `places` is used
-  uint8_t places[kPrefillPlaces] = {};  // [clusters] a permutation: order in which clusters begin with whole tiles
+  uint8_t places[kPrefillPlaces] = {};  // [clusters] place of a cluster in the order in which they begin whole tiles
 
   // The work of one step: chunks chunk_begin to chunk_end - 1 of a tile.
   struct Piece {
     int tile = 0;
-    int width = kPrefillWidth;  // tokens of the tile, in 64
+    int width = kPrefillWidth;  // width of the tile, in 64 tokens
     int chunk_begin = 0;
     int chunk_end = 0;  // equal to chunk_begin: nothing to do
     int number = 0;     // number of the piece in its tile
@@ -116,8 +117,8 @@ struct PrefillSchedule {
   }
 };
 
-// Chunks of a tile from which AlignedRange is used: the activations of a tile (42 MB at 96 chunks of 128 dimensions)
-// then leave the L2 before a cluster that is one tile behind reads them.
+// AlignedRange is used for tiles of this many chunks or more: the activations of a tile (42 MB at 96 chunks of 128
+// dimensions) then leave the L2 before a cluster that is one tile behind reads them.
 inline constexpr int kAlignedChunks = 96;
 
 // The cost of a cluster's range: the least multiple of tile_cost / parts that is at least `even`, for the first of
@@ -151,8 +152,8 @@ STOCH_LAYOUT_FN PrefillSchedule MakePrefillSchedule(int clusters, int supers, in
   s.full = (s.weigh_last ? wide_tiles : s.tiles) / s.clusters;
   s.rest_wide = (s.weigh_last ? wide_tiles : s.tiles) - s.full * s.clusters;
   s.rest_cost = s.start_cost(s.rest());
-  // A range costs at least a tile's cost divided by the full + 1 steps at which a piece may run: a tile then has no
-  // more pieces than that, so each piece runs a step after the one before it.
+  // A range costs at least a tile's cost divided by the full + 1 steps at which a piece may run. A tile then has at
+  // most one piece more than that, so each piece runs a step after the one before it, save perhaps the last.
   const int even = (s.rest_cost + s.clusters - 1) / s.clusters;
   const int apart = (s.wide_cost() + s.full) / (s.full + 1);
   // A range has at least a chunk, so that no piece in the middle of a tile is empty.

@@ -107,7 +107,7 @@ inline int64_t MaxClusters(const void* kernel, const LinearPlan& plan) {
   return clusters;
 }
 
-// Launches `kernel` with `clusters` clusters, after setting args.stagger: only if even the shortest chunk fills the
+// Launches `kernel` with `clusters` clusters. Sets args.stagger if even the shortest chunk has as many stages as the
 // ring.
 template <typename Args>
 void Launch(DeviceContext& ctx, const void* kernel, const LinearPlan& plan, Args args, int clusters) {

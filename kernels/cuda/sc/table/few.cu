@@ -7,8 +7,8 @@
 // is
 //   s_w s_x count - s_x c - [s_x > 0],   c: the weight's code as a signed byte, |w| or |w| - 128.
 // For s_x < 0 that is |w| - count or |w| + count - 128, for s_x > 0 its bitwise complement: within -128..127 if count
-// <= 128. The two terms left out are added apart: s_x c by an int8 mma of the weights' codes as they lie in memory with
-// the signs s_x, an eighth of the work of the look-ups, and [s_x > 0] as one sum per token.
+// <= 128. The two terms left out are added apart: s_x c by int8 mma of the weights' codes as they lie in memory with
+// the signs s_x, one mma for every four that sum look-ups, and [s_x > 0] as one sum per token.
 //
 // An int8 mma whose operand B selects each token's byte sums eight dimensions of 16 rows at once. It has eight columns,
 // of which tokens need four: columns 0 to 3 and 4 to 7 get equal sums, and the lanes of each half store different rows.
@@ -61,7 +61,7 @@ class FourTokens {
 
   // Builds the table of part `part` of the staged codes, by all threads of the block. A thread writes the entries of
   // one quarter of the levels, of both signs, in one dimension; a warp writes one code's entries of 32 dimensions (a
-  // row of 128 bytes) at a time.
+  // line of TableLayout) at a time.
   __device__ __forceinline__ void Build(const ArgsOf<kMixed>& args, int part) {
     constexpr int kBuilders = Layout::kPlanes * kCountQuarters * Layout::kSlots;
     static_assert(kBuilders * kParts == kThreads);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel template of table.cu and few.cu, which look up one weight for all tokens: the table of a part of a chunk's
-// dimensions stays in shared memory while weights stream through registers.
+// The kernel template of table.cu and few.cu, where one look-up serves a weight for all tokens: the table of a part of
+// a chunk's dimensions stays in shared memory while weights stream past it (Ring).
 #pragma once
 
 #include <algorithm>
@@ -75,8 +75,8 @@ __global__ void __launch_bounds__(kThreads, 1) ScBatchTableKernel(const __grid_c
   Table my(shared, table);
   WaitForPrevious();
   if (quantizes) quantizer.Load(table);
-  // Weights are loaded only now, and at first two pairs: loads return in order, and the block waits for its activations
-  // (loading a whole unit before them costs 2 % of a step).
+  // Weights are loaded only now, and at first only two pairs: loads return in order, and the block waits for its
+  // activations (to load a unit's weights before the activations costs 2 % of a step).
   ring.template Ask<0>(args, ahead.unit);
   ring.template Ask<1>(args, ahead.unit);
   int first_unit = first_part * row_blocks;

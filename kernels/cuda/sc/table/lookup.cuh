@@ -46,7 +46,7 @@ __device__ __forceinline__ void LoadTwice(const uint2& from, uint32_t (&to)[2]) 
 
 // Layout of the look-up table for kDims dimensions in shared memory: an entry of kEntryBytes for every code, negative
 // codes included, of every dimension. kSlots dimensions form a plane; in a plane, the entries of one code are a line of
-// 128 bytes, a slot each, which spans all banks.
+// 128 bytes, which spans all banks and has one slot for each dimension.
 //
 // A lane holds 8 dimensions of a row of a pair of tiles (Codes), two words of four bytes. Lanes look up the bytes of a
 // word in an order that depends on their row, so that the lanes served at a time meet different banks. With entries of
@@ -67,7 +67,7 @@ struct TableLayout {
   static __device__ __forceinline__ int Slot(int k, int lane, int j) {
     return kEntryBytes == 4 ? lane % 4 * 8 + k * 4 + j : lane % 4 * 4 + j;
   }
-  // The dimension of a slot of a plane: inverse of Slot over the pairs of tiles.
+  // The dimension, counted from the table's first, whose entries slot `slot` of plane `plane` holds; inverts Slot.
   static __device__ __forceinline__ int Dim(int plane, int slot) {
     if constexpr (kEntryBytes == 4) return plane * 32 + slot;
     return plane / 2 * 32 + slot / 4 * 8 + plane % 2 * 4 + slot % 4;

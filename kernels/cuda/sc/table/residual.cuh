@@ -72,8 +72,8 @@ class TableShare {
 
   __device__ __forceinline__ void Load(const ArgsOf<kMixed>& args, const ResidualShared<G, kMixed>& shared, int part) {
     const int dim = part * G::kPartDims + G::Layout::Dim(plane(), slot());
-    // Word offset of this thread's share in ScTables::residuals, for activation level 0; unsigned, so that adding it to a pointer
-    // is one instruction.
+    // Word offset of this thread's share in ScTables::residuals, for activation level 0; unsigned, so that adding it to
+    // a pointer is one instruction.
     const auto row_of = [&](int mask_bits) {
       return static_cast<uint32_t>((dim & mask_bits) * kResidualLevels * kResidualWords + share() * kShareWords);
     };
@@ -148,7 +148,7 @@ class TableShare {
   static __device__ int slot() { return static_cast<int>(threadIdx.x % G::Layout::kSlots); }
   static __device__ int plane() { return static_cast<int>(threadIdx.x / G::Layout::kSlots % G::Layout::kPlanes); }
   static __device__ int share() { return static_cast<int>(threadIdx.x / G::kPartDims); }
-  // A nibble of ones for each bit of `bits` that is set, eight bits.
+  // Widens each of eight bits to a nibble: 15 if the bit is set, else 0.
   static __device__ __forceinline__ uint32_t Nibbles(uint32_t bits) {
     uint32_t r = (bits | bits << 12) & 0x000f000fu;
     r = (r | r << 6) & 0x03030303u;

@@ -23,7 +23,7 @@ class ResidualLookups {
   static constexpr int kRingPairs = kParts == 1 ? 4 : 2;
   using Shared = ResidualShared<G, kMixed>;
 
-  // Binary mma accumulators of a unit's 32 rows: one has 16 rows x 8 tokens, or 8 rows x 16 tokens.
+  // Accumulators of the residuals of 32 rows: one has 16 rows x 8 tokens, or 8 rows x 16 tokens.
   static constexpr int kCounted = kTokens == 8 ? kGroups : 2 * kGroups;
   // Sets of kCounted accumulators. With two sets, the second of the two products has a set of its own, so that an mma
   // waits less for the one before (1 %).

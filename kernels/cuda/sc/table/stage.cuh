@@ -22,7 +22,7 @@ inline constexpr int kUnitRows = kGroups * kGroupRows;  // weight rows that a wa
 
 struct TableArgs {
   BatchOutputs outputs;
-  // If outputs.a.codes is null, every block quantizes the chunks that it multiplies from `source`. Several blocks may
+  // If outputs.a.codes is null, every block quantizes, from `source`, the chunks that it multiplies. Several blocks may
   // write the scales of a chunk; the values are equal.
   RowSource source;
   int q_max = 0;
@@ -162,8 +162,8 @@ struct RowQuantizer {
 #pragma unroll
       for (int i = 0; i < kShares; ++i) most = max(most, largest[token][i]);
     }
-    const ScopeParams params{ScCode::kSignMagnitude,
-                             args.q_max};  // a constant, so that other codes are not compiled in
+    // The first argument is a constant, so that the quantizers of other codes are not compiled in.
+    const ScopeParams params{ScCode::kSignMagnitude, args.q_max};
     const ScopeQuantizer quantizer(params, Extremes{most});
     auto* codes = reinterpret_cast<uint8_t*>(codes_of[token]);
     mine.Codes(params, quantizer, [&](int d, uint8_t code) { codes[d] = code; });

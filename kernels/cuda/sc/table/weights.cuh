@@ -24,8 +24,8 @@ struct Unit {
 static_assert(kUnitRows == kTileRows && kRowPadding % (2 * kUnitRows) == 0);
 inline constexpr int kUnitPairs = 4;  // pairs of weight tiles of a unit
 
-// Iterates over the units of one warp, every kWarps-th of its block. kParts: parts of a chunk and blocks of kUnitRows
-// rows of a unit. Most steps stay in one chunk and task and only add to addresses.
+// Iterates over the units of one warp, every kWarps-th of its block. kParts: as in Unit. Most steps stay in one chunk
+// and task and only add to addresses.
 template <int kParts>
 class Walk {
  public:

@@ -14,7 +14,7 @@ namespace stoch::cuda::expand {
 inline constexpr int kThreads = 256;
 inline constexpr int kTokensPerPass = kThreads / 4;  // four lanes of a warp serve the 16 dimensions of a token
 inline constexpr int kTokensPerBlock = 1024;  // tokens of a block: enough to pay for staging streams of 16 dimensions
-// Calls with fewer tokens do not stage streams: they load fewer if they load only those that they need.
+// Calls with fewer tokens do not stage: loading only the streams of their codes takes fewer loads than staging all.
 inline constexpr int kFewestStagedTokens = 512;
 
 // Loads kWords words, zero-extended to four: half `half` of the stream of level `level` in dimension dim_in_chunk of a
@@ -47,7 +47,7 @@ inline constexpr bool kIsMixedGroup = requires(const Rows& rows) {
 template <typename Rows>
 inline constexpr bool kHasLengths = std::is_same_v<Rows, RowStreams> || kIsMixedGroup<Rows>;
 
-// The streams by slot, and the slots of the rows. Requires: kHasLengths.
+// Returns the streams of each slot, and the slot of each row. Requires: kHasLengths.
 template <typename Rows>
 __device__ __forceinline__ const RowStreams& LengthsOf(const Rows& rows) {
   if constexpr (kIsMixedGroup<Rows>) {

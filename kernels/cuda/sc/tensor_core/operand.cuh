@@ -58,8 +58,9 @@ __device__ __forceinline__ uint32_t MultiplyAdd(uint32_t a, uint32_t b, uint32_t
   return r;
 }
 
-// Word kWord of kWords of the thermometer of the code in byte kByte of `codes`, complemented if the code is negative. A
-// clamped funnel shift of the register pair (~sign : sign) makes the ones and the complement in one instruction.
+// Word kWord of kWords of the thermometer of the code in byte kByte of `codes`, complemented if the code is negative.
+// One clamped funnel shift makes the ones and the complement; the high register of its pair is `sign` (0 or ~0), the
+// low register ~sign.
 // minus_one: ~0u, as a value that the compiler does not know to be constant (MultiplyAdd).
 template <int kByte, int kWord, int kWords, typename Ranks>
 __device__ __forceinline__ uint32_t ThermometerWord(uint32_t codes, const Ranks& ranks, uint32_t minus_one) {

@@ -28,8 +28,10 @@ namespace stoch::cuda {
 // The streams of a call's tokens, with their scales, as kernels see them; passed by value.
 struct ScStreams : StreamShape {
   uint8_t* data = nullptr;  // bytes() bytes, 128-byte aligned
-  float* scales = nullptr;  // [chunks][tokens_padded()], 0 for padding tokens
-  float* gains = nullptr;   // [chunks][tokens_padded()] value of one count if rows have their own lengths, else null
+  // [chunks][tokens_padded()] scales. Those of padding tokens are 0, or undefined if tokens are slots of experts or
+  // rows of a group of lengths.
+  float* scales = nullptr;
+  float* gains = nullptr;  // [chunks][tokens_padded()] value of one count if rows have their own lengths, else null
 
   // Byte offset in `data` of one half of a block of 16 dimensions of a token tile.
   STOCH_LAYOUT_FN int64_t block_offset(int token_tile, int dim_block, int half) const {

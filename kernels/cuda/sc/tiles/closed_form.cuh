@@ -10,7 +10,8 @@
 //   [block][byte][t][8] u32      high steps of dimension 4t + byte, by the weight's high digit
 //   [block][byte][t][16] u32     low steps of dimension 4t + byte, by the weight's low digit
 // A weight's digits are those of its boundary, 16 * high + low. The residual bit is (high step AND low step),
-// complemented if the weight is negative.
+// complemented if the weight is negative. Boundary 128 has high digit 8, past the 8 words, and low digit 0, whose step
+// is 0: whichever word is read, the residual bit is right.
 // Source: docs/closed-form.md.
 #pragma once
 
@@ -36,7 +37,7 @@ struct ClosedLayout {
 
 // The word table in shared memory, [256 codes][8 copies]: for each weight code, the 32-bit word W of thermometers of
 // both digits (`high` ones from bit 0, `low` ones from bit 8), complemented in all bits if the weight is negative, so
-// bit 31 is the sign. Lanes read different copies, for few bank conflicts. One load replaces five instructions a
+// bit 31 is the sign. Lane l reads copy l % 8, for few bank conflicts. One load replaces five instructions a
 // weight, two of them on the pipe that also makes the addresses.
 inline constexpr int kWordCopies = 8;
 inline constexpr int kWordTableBytes = 256 * kWordCopies * 4;
@@ -69,7 +70,7 @@ struct ClosedFormBody {
   using Words = uint32_t[kRowOperands][2][4];
 
   // Makes a lane's fragments of operand A for block `block` of a stage: words of thermometers (bits), residual bits of
-  // each group of 32 tokens (residuals), and int8 elements [16 rows][element][row lane / 4 or 8 + lane / 4].
+  // each group of 32 tokens (residuals), and int8 elements [operand of 16 rows][element][row lane / 4 or 8 + lane / 4].
   __device__ __forceinline__ void MakeWeights(const uint32_t* stage, int block, int warp, int lane, Words& bits,
                                               Words (&residuals)[kGroups],
                                               uint32_t (&elements)[kRowOperands][3][2]) const {

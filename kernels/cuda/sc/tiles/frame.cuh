@@ -215,7 +215,7 @@ class StageCopier {
   const uint8_t* codes_ = nullptr;       // this thread's 16 bytes of codes of the next stage
   bool has_row_ = false;                 // whether this thread's weight row exists in the task, padding included
   int blocks_ = 0;                       // blocks of 16 dimensions of the chunk that are not copied yet
-  int half_ = 0;                         // half of the streams that the next stage has
+  int half_ = 0;                         // index of the half of the streams that the next stage holds
   const float* row_scales_ = nullptr;    // scale of this thread's weight row in the chunk
   const float* token_scales_ = nullptr;  // scales of the tile's tokens in the chunk
 };

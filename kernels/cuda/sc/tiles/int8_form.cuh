@@ -12,8 +12,7 @@
 //   [2][token][t][4] u32                   elements, a byte a dimension: elements 0 to 3, then 4 to 7
 //   [dimension][9][groups of 32][2] u32    e_h and d for each high digit of a weight, bit n of token n of the group
 //   [dimension][groups of 32][16][2] u32   e_l and m for each low digit of a weight, bit n of token n of the group
-//   [t][tiles of 8 tokens] u32             -c summed over the dimensions, 16 bits each of tokens 2t and 2t + 1 of the
-//   tile
+//   [t][tiles of 8 tokens] u32             -c summed over the 16 dimensions; 16 bits each for tokens 2t and 2t + 1
 // Source: docs/closed-form.md.
 #pragma once
 

@@ -81,7 +81,7 @@ void LaunchScTiles(DeviceContext& ctx, const LinearPlan& plan, const ScOperator&
   const TileForm form = plan.tile_form;
   const bool formed = form != TileForm::kStreams;
   const bool table = !formed && (tables.stoc_len != 128 || !tables.direct_ranks);
-  const int threads = narrow ? 512 : 256;  // threads of a block, and as many weight rows of a tile
+  const int threads = narrow ? 512 : 256;  // threads of a block, one for each weight row of a tile
   const StreamShape shape = MakeStreamShape(a.dims, a.tokens, plan.tile_tokens, tables.stoc_len);
   Scratch scratch(ctx.workspace);
   const int64_t operand_bytes = formed ? TileOperandBytes(form, a.dims, a.tokens, plan.tile_tokens) : shape.bytes();

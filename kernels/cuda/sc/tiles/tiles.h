@@ -16,7 +16,7 @@ namespace stoch::cuda {
 // rows: if the plan's quantizer is kStreams, the activations as floats, which this call quantizes, reading only dims
 // and tokens of `a`; else null.
 // Requires: the plan of this call, whose route is kScTiles or kScTilesSplit; 1 <= count <= kMaxScTasks.
-// Scratch:  token operands, 16 times the activations' code bytes at stoc_len = 128, and split-K partials, from
+// Scratch:  token operands, up to 18 times the activations' code bytes at stoc_len = 128, and split-K partials, from
 //           ctx.workspace.
 void LaunchScTiles(DeviceContext& ctx, const LinearPlan& plan, const ScOperator& op, const ScActivationView& a,
                    const SiteReporter& reporter, const ScLinearTask* tasks, int count,
