@@ -19,7 +19,7 @@ struct ScTraits {
   int max_count = 128;
   bool has_streams = false;       // counts as popcounts of streams
   bool has_bytes = false;         // counts fit a byte, but for a largest one of 256
-  bool has_quarters = false;      // from one level of side b to the next a count stays or rises by one
+  bool has_quarters = false;      // in a quarter of side b's levels, from one to the next a count stays or rises by one
   bool has_residuals = false;     // ScResiduals
   bool direct_ranks = false;      // RanksAreDirect
   bool has_tile_form = false;     // HasTileForm
