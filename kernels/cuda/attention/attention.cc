@@ -144,7 +144,7 @@ WindowScales QuantizeWindow(const Job& job, Scratch& scratch, const ScOperands& 
 }
 
 // Returns the words of q, k and v of a one-row pass if the plan polls them and the previous kernels post all three, q
-// on this GPU alone; else posted.q is null.
+// as a row that no other GPU shares; else posted.q is null.
 PostedHeads PollHeads(const Job& job) {
   if (job.plan.handover != AttentionHandover::kWords) return {};
   const RowChannel& rows = job.ctx.row_channel();
@@ -334,7 +334,7 @@ void AttendCodes(DeviceContext& ctx, const AttentionArgs& args, const AttentionS
     case AttentionRoute::kMixedWide:
     case AttentionRoute::kExactRows:
     case AttentionRoute::kExactSplit:
-    // routes of mixed lengths, of other modes, or of tiles: never planned for single rows here
+    // No plan for SC with one length per product has one of these routes as short_rows.
     case AttentionRoute::kHalfTiles: break;
   }
   STOCH_CHECK(false);
@@ -379,7 +379,7 @@ void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
     case AttentionRoute::kScTiles:
     case AttentionRoute::kScWide:
     case AttentionRoute::kMixedWide:
-    // routes of tiles and of dealt positions: never planned for short rows of this op
+    // No plan of this op has one of these routes as short_rows.
     case AttentionRoute::kHalfTiles: break;
   }
   STOCH_CHECK(false);

@@ -35,8 +35,9 @@ struct QueryShare {
   uint32_t* score_max = nullptr;
   // [rows][num_heads][kRowLanes / stripes]: the lanes of the softmax sum that the device owns.
   float* lanes = nullptr;
-  uint32_t* weight_max = nullptr;  // [rows][num_heads]: float bits of the largest weight (number to quantize)
-  int32_t* sums = nullptr;         // [rows][num_heads][head_dim]: sums of the counts of p v over the device's positions
+  // [rows][num_heads]: float bits of the largest weight (number to quantize) over the device's positions
+  uint32_t* weight_max = nullptr;
+  int32_t* sums = nullptr;  // [rows][num_heads][head_dim]: sums of the counts of p v over the device's positions
 };
 
 // The rows of a launch, as one device sees them: the positions that it owns, and the addresses of all devices' shares.

@@ -2,11 +2,11 @@
 // Dilated SC attention of single rows: a cluster of blocks per row and query head, which looks only at admitted
 // positions.
 //
-// Counts come from count-table rows in shared memory, as in row.cu. The positions of a pair (segment, dilation) are a
-// stride apart, so in q k a lane takes one position with all its dimensions. Scores are indexed by position, from a
-// multiple of kRowLanes on, and are -inf at positions that no pair admits: thread j then holds lane j of the softmax
-// sum, and positions that are not admitted add 0. p v takes words of four positions and skips words whose levels are
-// all 0.
+// Counts come from count-table rows in shared memory, as in row.cu. The positions that a pair (segment, dilation)
+// admits are `dilation` apart, so in q k a lane takes one position with all its dimensions. Scores are indexed by
+// position, from a multiple of kRowLanes on, and are -inf at positions that no pair admits: thread j then holds lane j
+// of the softmax sum, and positions that are not admitted add 0. p v takes words of four positions and skips words
+// whose levels are all 0.
 #include <algorithm>
 #include <bit>
 
@@ -27,7 +27,7 @@ using attention_row::kWarps;
 using attention_row::RowArgs;
 using attention_row::SharedLayout;
 
-// Groups of four positions that each warp takes of kRowLanes positions.
+// Groups of four positions that each warp takes out of kRowLanes positions.
 constexpr int kStageGroups = kRowLanes / kTurnTokens;
 // Words of a key (four dimensions each) that are loaded before the first is looked up.
 constexpr int kKeyBatch = 8;
@@ -215,7 +215,7 @@ __device__ __forceinline__ void Values(const Block& b, const Probabilities& p, f
             b.kv.v_words + b.kv.VWord(b.page_of(t), b.kv_head, b.slot_of(t) >> 2, ValueWords<kSlots>::Dim(b.lane, 0));
         if ((groups >> 4 * g & 15) != 0) v[g].Load(reinterpret_cast<const uint8_t*>(from), b.lane, b.kv);
       }
-      // All lanes have looked up the previous rows, which Store overwrites.
+      // Store overwrites the previous rows, so all lanes must have looked them up.
       __syncwarp();
       copies.template Store<kGroupTokens>(av, stage);
       __syncwarp();

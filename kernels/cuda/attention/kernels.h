@@ -22,8 +22,8 @@ namespace stoch::cuda {
 struct AttentionArgs {
   PassView pass;
   KvView kv;
-  // Queries of the pass before RoPE [rows][num_heads * head_dim]. Kernels that need the rotated floats again (fp32,
-  // fp16, whole windows) rotate q in place.
+  // Queries of the pass before RoPE [rows][num_heads * head_dim]. LaunchAppendValues rotates q in place for the kernels
+  // that need rotated floats (fp32, fp16, whole windows).
   float* q = nullptr;
   // Keys and values of the pass before RoPE, [rows][num_kv_heads * head_dim] each.
   const float* k = nullptr;
@@ -46,8 +46,8 @@ struct AttentionArgs {
   int32_t group = 1;   // query heads per KV head (GQA group)
   int32_t window = 0;  // sliding window in positions: the row at position i sees i - window + 1 .. i; 0: no window
   float inv_sqrt = 0;  // float(1 / sqrt(head_dim)), the factor of every score
-  float score_cap =
-      0;  // soft cap of scores (AttentionCall::score_cap), read by exact.cu and kernels/cuda/plain; 0: none
+  // Soft cap of scores (AttentionCall::score_cap), read by exact.cu and kernels/cuda/plain; 0: none.
+  float score_cap = 0;
   // Sets the error flag for the call's layer and op if a number is not finite.
   SiteReporter reporter;
 };
@@ -157,7 +157,7 @@ struct WindowScales {
 struct ScOperands {
   // Count tables of the operators of q k and of p v.
   ScTables qk, av;
-  QueryCodes q;         // codes of the queries; words null: the row kernel rotates, quantizes and appends by itself
+  QueryCodes q;         // codes of the queries; words null: the attention kernel rotates, quantizes and appends
   HeadNorm norm;        // RMSNorm of the heads; requires q.words null and head_dim a multiple of 64
   PostedHeads posted;   // only with AttentionHandover::kWords; if posted.q is set, q.words is null
   PostPeers peers;      // peer GPUs that also receive posted.out
@@ -166,7 +166,8 @@ struct ScOperands {
 
 // ---- prepare.cu: RoPE and the append to the KV cache, one warp per (row, head). slots [rows], if not null, gives the
 // place of each row in the cache (page * page_tokens + position in the page) in place of the page table. A call with 0
-// query heads only appends keys and values; one with 0 KV heads only rotates queries.
+// query heads only appends keys and values; one with 0 KV heads only rotates queries (LaunchAppendCodes: and quantizes
+// them).
 // Writes keys and values as floats, or as halves if `half`, and rotates args.q in place.
 void LaunchAppendValues(DeviceContext& ctx, const AttentionArgs& args, bool half, const int32_t* slots = nullptr);
 // Mode kPerToken, in which each head vector has a scale of its own: quantizes the vectors; keys and values go to the
@@ -186,9 +187,9 @@ void LaunchQuantizeWindow(DeviceContext& ctx, const AttentionArgs& args, Attenti
 // Takes the memory that AttendCodes or AttendValues needs for single rows from `scratch`, with the sizes in `plan`.
 RowScratch MakeRowScratch(DeviceContext& ctx, Scratch& scratch, const AttentionArgs& args, const AttentionShape& shape,
                           const SpillPlan& plan);
-// Runs SC attention, with one stream length per product, of rows whose keys and values are in args.kv, by the routes of
-// `plan`. pairs: which positions dilated attention admits. If operands.q.words is null, the kernel of plan.short_rows
-// appends the rows to the cache itself.
+// Runs SC attention of rows, with one stream length per product, by the routes of `plan`. pairs: which positions
+// dilated attention admits. The rows' keys and values are in args.kv already, unless operands.q.words is null: then the
+// kernel of plan.short_rows quantizes the rows and appends them.
 void AttendCodes(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const AttentionPlan& plan,
                  const ScOperands& operands, const DilatedPairs& pairs, const AttendedRows& rows);
 // Runs attention without SC on rows whose keys and values are in args.kv, in fp32, or with halves in the cache in fp16.
@@ -215,7 +216,7 @@ struct RowLengths {
 void LaunchMixedRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, AttentionRoute route,
                      const ScOperands& operands, const RowLengths& lengths, const RowSet& rows,
                      const ScoreSpill& spill);
-// ---- dilated.cu: mode kPerToken over the positions that `pairs` admit; `spill` is that of LaunchScRows.
+// ---- dilated.cu: mode kPerToken over the positions that `pairs` admit, with the same `spill` as LaunchScRows.
 void LaunchDilatedRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape,
                        const ScOperands& operands, const DilatedPairs& pairs, const RowSet& rows,
                        const ScoreSpill& spill);

@@ -74,8 +74,8 @@ void Validate(const KvCacheSpec& spec) {
 // Sizes in bytes of the arrays of one layer, each rounded up for alignment: `value` for floats or halves, the other
 // members for codes and scales.
 struct LayerBytes {
-  int64_t value = 0;  // floats or halves of k; v takes as many
-  // bytes of the codes of k; v takes as many
+  int64_t value = 0;  // floats or halves of k; v takes as many bytes
+  // Codes of k; v takes as many bytes.
   int64_t words = 0;
   int64_t k_scales = 0;
   int64_t v_scales = 0;
@@ -113,7 +113,7 @@ CudaKvCache::CudaKvCache(DeviceContext& ctx, const KvCacheSpec& spec)
       spec_(spec),
       layers_(MakeAttentionLayers(spec, spec.num_kv_heads)),
       buffer_(AllocateDevice(ctx.device, static_cast<size_t>(TotalBytes(spec)))) {
-  // Vector loads read positions of the last page before any pass has written them.
+  // Zeroes the cache, because vector loads read positions of the last page that no pass has written yet.
   STOCH_CUDA(cudaMemsetAsync(buffer_.data(), 0, buffer_.bytes(), ctx.stream));
   if (spec_.mode != AttentionMode::kExact) {
     std::vector<std::pair<std::vector<ScOperatorPtr>, std::shared_ptr<const RankTables>>> made;

@@ -3,8 +3,8 @@
 //
 // A page holds page_tokens consecutive positions of every layer and KV head. Within one layer:
 // - kExact, kPerHead, kPerRow: k, v F32 [page][kv_head][token][dim]; in fp16, k, v F16 of that shape.
-// - kPerToken: codes, and one scale per token and KV head (docs/sc_arithmetic.md#6-in-the-model), packed in words of
-// four codes for the table kernels: k_words [page][kv_head][dim / 4][token], byte = dim % 4; v_words
+// - kPerToken: codes, packed in words of four, and one scale per token and KV head
+// (docs/sc_arithmetic.md#6-in-the-model): k_words [page][kv_head][dim / 4][token], byte = dim % 4; v_words
 // [page][kv_head][token / 4][dim], byte = token % 4; k_scales, v_scales F32 [page][kv_head][token]. If qk of the layer
 // is in MXINT8, k_scales is [page][kv_head][token][key_scales]. kernels/cuda/sc/format/kv_layout.h defines the order of
 // words within a page and head.
@@ -87,7 +87,7 @@ class CudaKvCache final : public KvCache {
   // Returns the pointers and the layout of one layer. Requires: 0 <= layer < spec().num_layers.
   KvView view(int layer) const;
   // qk, av: the operators of a layer, for the uniform-length SC kernels. mixed: the layer's products for the other
-  // kernels; null if the uniform-length SC kernels take the layer.
+  // kernels; null if the uniform-length SC kernels take the layer, or without SC.
   const ScOperator& qk(int layer) const { return *(spec_.layers.empty() ? spec_.qk : At(layer).qk); }
   const ScOperator& av(int layer) const { return *(spec_.layers.empty() ? spec_.av : At(layer).av); }
   const MixedProducts* mixed(int layer) const {

@@ -12,8 +12,8 @@
 namespace stoch::cuda {
 
 // plain/attention.cu: RoPE, the append to the cache and attention of every row of a pass in mode kPerToken, for any
-// stream lengths, multiplier tables, faults, adders, registers and smoothing factors of q and k; with pairs, over the positions
-// that dilated attention admits.
+// stream lengths, multiplier tables, faults, adders, registers and smoothing factors of q and k. If `pairs` has pairs,
+// attention is over the positions that they admit.
 // While a graph is recorded the host does not know the sequences, so a rule with ScNormalise::kCall takes the whole
 // pass as one call, not each sequence.
 // Bits: docs/research.md, docs/hardware.md, as on the CPU.

@@ -9,10 +9,10 @@
 // are the cost: keys and values are loaded 16 bytes at a time, a warp stages the rows that it looks up itself, and a
 // thread keeps its token from the score to the code of its probability.
 //
-// The blocks of a cluster take every size-th tile of 128 tokens. Counts are integers, so splitting their sum is exact.
-// Every block computes the softmax over the whole row, since an exponential costs less than another cluster barrier. A
-// short context is the work of one block; the other blocks exit at once, so that a graph recorded for long contexts
-// does not make short ones wait at cluster barriers.
+// Block r of a cluster of n blocks takes tiles r, r + n, ... of 128 tokens. Counts are integers, so splitting their sum
+// is exact. Every block computes the softmax over the whole row, which costs less than another cluster barrier. A short
+// context is the work of one block; the other blocks exit at once, so that a graph recorded for long contexts does not
+// make short ones wait at cluster barriers.
 #include <algorithm>
 #include <bit>
 #include <type_traits>
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) ScRowKernel(const ArgsOf<kP
   constexpr bool kPosted = kPhase == Phase::kPosted;
   if constexpr (!kPosted) StartNext();
   Block b(args, fresh, shared_pages);
-  // in the memory of b.s.parts, which is free until the first partial counts are written
+  // The rule is in the memory of b.s.parts, which is free until the first partial counts are written.
   auto& rule = *reinterpret_cast<QueryRule*>(shared_memory);
   if constexpr (kMixed && kFresh) {
     if (b.warp == 0) rule.Load(args.qk_lengths, b.lane);
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) ScRowKernel(const ArgsOf<kP
   uint8_t* const slice = b.s.stage + b.warp * (kSlots * 4 * kRowBytes);
   q_rows.template Store<kGroupTokens>(b.qk(), slice);
   q.rows = SharedAddress(slice);
-  // not needed until the scores; loads return in order, so these must not precede loads that are needed now
+  // The scales are needed after the counts: loads return in order, so the scales are loaded after keys and count rows.
   b.LoadEarlyScales();
   ValueWords<kSlots> v_words[Density<kSlots, kBlocks>::kValueGroups];
   if constexpr (kPhase != Phase::kHeadMax && !kCrowded) b.LoadValues(0, v_words);

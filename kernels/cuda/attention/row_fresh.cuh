@@ -5,7 +5,7 @@
 // In a pass of at most kFreshRows rows, a row attends to at most that many positions that are not in the cache yet.
 // Every block quantizes them again (a few hundred numbers), which costs less than another launch and a trip through
 // memory. One block per row and KV head also appends the row's k and v to the cache. No block reads the cache at
-// positions of the pass, which other blocks may still be writing: it takes them from FreshRows.
+// positions of the pass, which other blocks may still be writing: their keys and values come from FreshRows.
 #pragma once
 
 #include "kernels/cuda/attention/kernels.h"
@@ -25,9 +25,9 @@ struct FreshRows {
 
   // Codes of the query, byte = dim % 4.
   alignas(16) uint32_t q_words[kMaxHeadDim / 4];
-  // Codes of keys; the second index is the position less start_position / 4 * 4, byte = dim % 4.
+  // Codes of keys; the second index is position - start_position / 4 * 4, byte = dim % 4.
   alignas(16) uint32_t k_words[kMaxHeadDim / 4][4 * kGroups];
-  // Codes of values; the first index is the group of four positions less start_position / 4, byte = position % 4.
+  // Codes of values; the first index is position / 4 - start_position / 4, byte = position % 4.
   alignas(16) uint32_t v_words[kGroups][kMaxHeadDim];
   // Scales of the query, and of the keys and values by position in the pass.
   float q_scale;

@@ -56,8 +56,9 @@ __device__ __forceinline__ void AddTops(const RowBlock<kSlots, kPhase>& b, const
   }
 }
 
-// Computes the scores of the block's tokens and returns the score of the thread's own token of the last round. Unless
-// the row is solo, scores go to the shared memory of every block of the cluster, or to device memory.
+// Computes the scores of the block's tokens. Returns the score that this thread computed last, in a solo row that of
+// its only token; -inf if it computed none. Unless the row is solo, scores go to the shared memory of every block of
+// the cluster, or to device memory.
 template <int kSlots, Phase kPhase, int kBatchTiles>
 __device__ __forceinline__ float Scores(const RowBlock<kSlots, kPhase>& b, const Query<kSlots>& q,
                                         uint4 (&k_words)[kBatchTiles][kSlots]) {

@@ -63,7 +63,7 @@ class RowCopies {
 
   // Offset of the 16 bytes of a row that this lane copies.
   __device__ __forceinline__ static int Piece() { return static_cast<int>(threadIdx.x % 8) * 16; }
-  // A row of fewer than 16 levels, byte by byte.
+  // A row of at most 8 levels (levels are a power of two), byte by byte.
   __device__ static uint4 ShortRow(const uint8_t* from, int levels) {
     uint64_t row = 0;
 #pragma unroll 1

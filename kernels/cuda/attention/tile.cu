@@ -12,8 +12,8 @@ namespace {
 int64_t PaddedLength(const QueryTile& tile) { return (int64_t{tile.length()} + kKeyBlock - 1) / kKeyBlock * kKeyBlock; }
 
 // Returns `args` for query heads [first, first + heads), with all per-head pointers moved to head `first`. Requires:
-// `first` is a multiple of attention.group; num_tiles is 1 or `heads` is all heads, since the scratch has a place for
-// every head of a tile.
+// `first` is a multiple of attention.group; num_tiles is 1 or `heads` is all heads, since kernels find the scratch of
+// (tile, head) at index tile * num_heads + head.
 TileArgs HeadsOf(const TileArgs& args, int64_t first, int64_t heads) {
   const int64_t head_dim = args.attention.kv.head_dim;
   const int64_t kv_first = first / args.attention.group;

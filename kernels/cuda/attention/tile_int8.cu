@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // q k and p v of tiles of rows by int8 tensor cores and adders (sc/tiles/int8_form.cuh), for GPUs that emulate binary
-// products. tests/kernels/cuda_code_test checks that its machine code has none.
+// products. tests/kernels/cuda_code_test checks that the machine code of this file has no binary products.
 //
-// Queries and probabilities are side a of their products, "tokens" there, 32 to a block; keys and values are side b,
-// "rows". So keys lie along the accumulators' rows, and in p v dimensions of the values, with positions as dimensions.
+// In the words of int8_form.cuh, queries and rows of probabilities (side a) are "tokens", 32 to a block. Its "rows"
+// (side b) are keys, and in p v the dimensions of the values; its "dimensions" are those of the head, and in p v
+// positions.
 #include "kernels/base/check.h"
 #include "kernels/cuda/attention/tile.h"
 #include "kernels/cuda/base/cuda_check.h"
@@ -28,15 +29,16 @@ template <int kWarps>
 using Body = tiles::Int8FormBody<Shape<kWarps>>;
 using Layout = tiles::Int8Layout<kRows>;
 
-// Where a block (query head, tile, part of kRows rows) works. tile: the part's rows; none in parts past the tile's end.
+// Where a block (query head, tile, part of kRows rows) works. tile: the part's rows; num_rows <= 0 in parts past the
+// tile's end.
 struct Part {
   QueryTile tile;
   int head = 0;
   int kv_head = 0;
-  int length = 0;         // positions of the sequence that its rows may see
-  int begin = 0;          // first of them that the tile keeps
-  int64_t first_row = 0;  // of the part in scratch
-  int64_t packed = 0;     // first position of the sequence in args.kv
+  int length = 0;         // positions that the whole tile's last row sees
+  int begin = 0;          // first position that the scratch holds for the tile's rows (FirstKept)
+  int64_t first_row = 0;  // row index, in the scratch, of the part's first row
+  int64_t packed = 0;     // index of the sequence's position 0 in args.kv
 };
 __device__ __forceinline__ Part PartOf(const TileArgs& args) {
   Part part;
@@ -59,8 +61,8 @@ __device__ __forceinline__ uint4 CodesOf(const PackedWord* from, int64_t step) {
   return make_uint4(from[0].y, from[step].y, from[2 * step].y, from[3 * step].y);
 }
 
-// ---- q k. Shared memory has the operands of all stages of the queries, then two stages of codes and the scratch of
-// Flush a warp.
+// ---- q k. Shared memory has the operands of the queries in all stages, then for each warp two stages of codes of
+// keys, then for each warp the scratch of Flush.
 constexpr int kScoreWarps = kTileInt8ScoreWarps;
 constexpr int64_t ScoreBytes(int head_dim) {
   return int64_t{head_dim / kStageDims} * Layout::kWords * 4 + kScoreWarps * (2 * kRowWords * 4 + kTileFlipBytes);
@@ -76,14 +78,14 @@ __global__ void __launch_bounds__(kScoreWarps * 32, 1) Int8ScoresKernel(const Ti
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = static_cast<int>(threadIdx.x / 32);
   const auto [tile, head, kv_head, length, begin, first_row, packed] = PartOf(args);
-  if (tile.num_rows <= 0) return;  // nobody reads their scores
+  if (tile.num_rows <= 0) return;  // the tile has no such rows, and nobody reads their scores
 
-  constexpr int kAtOnce = kScoreWarps * 32 / kStageThreads;  // stages
+  constexpr int kAtOnce = kScoreWarps * 32 / kStageThreads;  // stages that the block makes at a time, one per team
   const int of_stage = static_cast<int>(threadIdx.x) % kStageThreads;
   const int team = static_cast<int>(threadIdx.x) / kStageThreads;
 #pragma unroll 1
   for (int first = 0; first < kStages; first += kAtOnce) {
-    const int stage = min(first + team, kStages - 1);  // teams without one write the last again
+    const int stage = min(first + team, kStages - 1);  // teams past the last stage make it again
     tiles::OperandLane at = tiles::OperandLaneOf<kRows>(of_stage, stage * kStageDims);
     if (at.mine < tile.num_rows) {
       const int64_t vector = static_cast<int64_t>(tile.first_row + at.mine) * args.attention.num_heads + head;
@@ -106,7 +108,7 @@ __global__ void __launch_bounds__(kScoreWarps * 32, 1) Int8ScoresKernel(const Ti
     for (int stage = 0; stage < kStages; ++stage) {
       uint4* const mine = rows + stage % 2 * kWarpRows;
       mine[lane] = next;
-      __syncwarp();  // and so nobody reads the other half any more
+      __syncwarp();  // no lane still reads the other half of `rows`, which the next stage overwrites
       if (stage + 1 < kStages) next = CodesOf(from + (stage + 1) * 4 * kKeyBlock, kKeyBlock);
       body.MultiplyRows(shared + stage * Layout::kWords, mine, stage + 1 == kStages, lane, sums);
     }
@@ -125,11 +127,11 @@ __global__ void __launch_bounds__(kScoreWarps * 32, 1) Int8ScoresKernel(const Ti
   }
 }
 
-// ---- p v. The warps that have all dimensions of the values are a team; teams take stages of positions in turns.
-// Shared memory has the operands and codes of some stages, which all threads make, and the scratch of Flush; at the end
-// the sums.
+// ---- p v. The warps of a team together have all dimensions of the values; each team takes kEach of the kValueStages
+// stages of positions that the block makes at a time. Shared memory has the operands of these stages, then their codes
+// of values, then the scratch of Flush; at the end it has the sums.
 constexpr int kValueWarps = kTileInt8ValueWarps;
-constexpr int kValueStages = kValueWarps * 32 / kStageThreads;  // made at a time
+constexpr int kValueStages = kValueWarps * 32 / kStageThreads;  // stages made at a time
 constexpr int64_t ValueBytes(int head_dim) {
   return kValueStages * (int64_t{Layout::kWords} * 4 + head_dim * kStageDims) + kValueWarps * kTileFlipBytes;
 }
@@ -161,7 +163,7 @@ __global__ void __launch_bounds__(kValueWarps * 32, 2) Int8ValuesKernel(const Ti
   static_assert(kKeyBlock % (kValueStages * kStageDims) == 0);
 #pragma unroll 1
   for (int t = begin; t < padded; t += kValueStages * kStageDims) {
-    // Rows that the tile does not have are zero codes.
+    // Codes of rows past the tile's last are 0 (TileSoftmaxKernel).
     tiles::OperandLane at = tiles::OperandLaneOf<kRows>(of_stage, t + made * kStageDims);
     const PackedWord* p = args.scratch.p + ((first_row + at.mine) * args.scratch.stride + at.dim - begin) / 4;
     at.codes = make_uint2(p[0].x, p[1].x);

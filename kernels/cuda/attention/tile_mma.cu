@@ -18,7 +18,7 @@ constexpr int kWarps = kThreads / 32;
 constexpr int kGroup = 16;      // dimensions (in p v: positions) of a group: four words of codes
 constexpr int kScoreKeys = 32;  // keys that a warp of the score kernel takes at a time
 
-// All 32 bits equal to the sign bit of byte j of `codes`.
+// Returns a word whose 32 bits all equal the sign bit of byte j of `codes`.
 template <int j>
 __device__ __forceinline__ uint32_t SignWord(uint32_t codes) {
   uint32_t result;
@@ -33,7 +33,8 @@ __device__ __forceinline__ int32_t RankOf(uint32_t ranks) {
   return static_cast<int32_t>(__byte_perm(ranks, 0, 0x4440 + j));
 }
 
-// Words [first, first + count) of the thermometer of code j: ones below the rank; complemented for a negative code.
+// Sets to[0..count) to words [first, first + count) of the thermometer of code j: ones below the rank, complemented for
+// a negative code.
 template <int j, int first, int count>
 __device__ __forceinline__ void Thermometer(PackedWord word, uint32_t* to) {
   const int32_t rank = RankOf<j>(word.x);
@@ -45,7 +46,7 @@ __device__ __forceinline__ void Thermometer(PackedWord word, uint32_t* to) {
   }
 }
 
-// The two 32-bit words that mma step `step` takes of four codes whose streams have kWords words each.
+// Sets `to` to the two thermometer words that mma step `step` takes of four codes with kWords words each.
 template <int kWords, int step>
 __device__ __forceinline__ void ThermometerStep(PackedWord word, uint32_t (&to)[2]) {
   if constexpr (kWords == 4) {
@@ -185,8 +186,8 @@ __global__ void __launch_bounds__(kThreads, 2) TileScoresKernel(const TileArgs a
 #pragma unroll
       for (int n = 0; n < 4; ++n) next[n] = ahead[n * 8];
       ScoreSteps<kWords>(acc, k, lane_fragments + g * kWords * kRows * 4);
-      // Sign correction by an int8 product (docs/fast-kernels.md#prompts), x the query, w the key, s_w its sign, r its
-      // rank: [x<0] (-s_w r - [w<0]) + [w<0] ([x<0] - ones of x).
+      // Sign correction by an int8 product (docs/fast-kernels.md#prompts), x the query, w the key, s_w the key's sign,
+      // r its rank: [x<0] (-s_w r - [w<0]) + [w<0] ([x<0] - ones of x).
       const uint32_t* group_bytes = lane_bytes + g * 2 * kRows * 4;
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
@@ -226,8 +227,8 @@ __global__ void __launch_bounds__(kThreads, 2) TileScoresKernel(const TileArgs a
 constexpr int kSplits = kWarps / (kQueryTile / 32);
 
 // Adds the products of unit u of the streams of p, two mma steps: one code with four words, or two codes with two words
-// each. zero: always 0, unknown to the compiler. The or with it places looked-up words in the registers of a fragment
-// once; otherwise the compiler moves registers at every use.
+// each. zero: always 0, unknown to the compiler. Or-ing it to looked-up words places them in the registers of a
+// fragment once; otherwise the compiler would move registers at every use.
 template <int kHeadDim, int kWords, int u>
 __device__ __forceinline__ void ValueUnit(int32_t (&acc)[2][kHeadDim / 8][4], const PackedWord (&v)[kHeadDim / 8],
                                           const uint32_t (&p)[4], const uint4* table, const ScTables& tables,

@@ -93,10 +93,10 @@ enum class Phase : uint8_t { kPerToken, kPerRow, kHeadMax, kHeadOutput };
 // apart within a thread, 64 .. 4 apart between threads 16 .. 1 apart, and 2 and 1 apart within a thread again.
 constexpr int kStep = 128;  // positions of a warp's vector load
 static_assert(kRowLanes == 2 * kStep && kKeyBlock % kStep == 0);
-// Most positions of a row whose numbers stay in shared memory from pass to pass. More would leave an SM too few warps, so
-// every pass computes them again (docs/tuning/attention.md#prompts).
+// Rows of up to so many positions keep their numbers in shared memory from pass to pass. For longer rows, an SM would
+// have too few warps, so every pass computes the numbers again (docs/tuning/attention.md#prompts).
 constexpr int kMaxKept = 2048;
-static_assert(kSoftmaxWarps * kMaxKept * sizeof(float) <= 48 * 1024);  // what a launch may have without an attribute
+static_assert(kSoftmaxWarps * kMaxKept * sizeof(float) <= 48 * 1024);  // more needs an attribute
 
 // Folds the softmax sum in the order of kernels/math/reduce.h; every thread of the warp gets the total. low, high: the
 // thread's lanes 4 l + i and 128 + 4 l + i.
@@ -119,7 +119,7 @@ __device__ __forceinline__ float WarpMax(float value) {
   return value;
 }
 
-// One row of counts with what turns them into scores. Pointers are at position 0 of the sequence.
+// A row of counts, and the numbers that turn counts into scores. Pointers are to position 0 of the sequence.
 struct SoftmaxRow {
   const int16_t* counts;
   const float* k_scales;
@@ -176,7 +176,8 @@ __device__ __forceinline__ float4 Weights(const SoftmaxRow& row, const float4& e
 template <typename WeightsAt>
 __device__ __forceinline__ void WriteLevels(const TileArgs& args, const SoftmaxRow& row, float p_scale, int begin,
                                             int padded, PackedWord* to, const WeightsAt& weights) {
-  const uint8_t* last_column = args.av.counts8 + args.av.levels - 1;  // counts at the highest level of v: the ones of p
+  // Counts with the highest level of v, whose thermometer is all ones: the ones of the stream of p.
+  const uint8_t* last_column = args.av.counts8 + args.av.levels - 1;
   for (int t = begin + static_cast<int>(threadIdx.x & 31) * 4; t < padded; t += kStep) {
     PackedWord word{0, 0};
     if (t < row.length) {
@@ -197,8 +198,8 @@ __device__ __forceinline__ void WriteLevels(const TileArgs& args, const SoftmaxR
 }
 
 // Turns counts of q k into codes and scales of probabilities, one warp per row. Launched with a block per
-// (kSoftmaxWarps rows of a tile, head, tile). keeps: whether the launch has shared memory for `stride` numbers a warp, in
-// which each lane keeps its scores for the next pass, then their exponentials, then its weights.
+// (kSoftmaxWarps rows of a tile, head, tile). keeps: whether the launch has shared memory for `stride` numbers a warp,
+// in which each lane keeps its scores for the next pass, then the exponentials, then the weights.
 template <Phase kPhase>
 __global__ void __launch_bounds__(kSoftmaxWarps * 32) TileSoftmaxKernel(const TileArgs args, bool keeps) {
   extern __shared__ float4 kept_numbers[];  // [warp][step][lane]

@@ -23,8 +23,9 @@ __device__ __forceinline__ int32_t FirstKept(const AttentionArgs& args, int32_t 
 }
 #endif
 
-// Positions per row in a tile's scratch, a multiple of kKeyBlock: padded_length (the rounded-up length of the tile's
-// context), or with a window the positions that the tile's rows see, at least kMinWideRange.
+// Positions per row in a tile's scratch, a multiple of kKeyBlock: padded_length, the rounded-up length of the tile's
+// context. With a window, it is no more than the positions from FirstKept to the tile's last row, or kMinWideRange if
+// these are fewer.
 inline int64_t TileStride(int64_t padded_length, int64_t window) {
   if (window <= 0) return padded_length;
   const int64_t seen = (kRowLanes + window + kQueryTile + kKeyBlock - 1) / kKeyBlock * kKeyBlock;

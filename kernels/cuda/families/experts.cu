@@ -30,7 +30,8 @@ namespace {
 constexpr int kThreads = kRowLanes;
 constexpr int64_t kMaxGridY = 32768;  // rows of one launch: gridDim.y is limited to 65535
 
-// A slot is one (row, choice) pair of the router: slot r * top_k + k is the k-th chosen expert of row r.
+// The slots of a launch and where their outputs go. A slot is one (row, choice) pair of the router: slot r * top_k + k
+// is the k-th chosen expert of row r.
 struct SlotArgs {
   const int32_t* chosen = nullptr;  // [slots]: expert of each slot, written by the router
   int64_t first_slot = 0;           // first slot of this launch
@@ -42,8 +43,9 @@ struct SlotArgs {
 
 // ---- exact fp32 experts ----
 
-// y = x w^T in fp32 for the experts that the slots chose. blockIdx.y is the slot; kDotLanes threads compute one output
-// feature. views: [experts], the weight of each expert. Bits: those of the CPU backend.
+// y = x w^T in fp32 for the experts that the slots chose. blockIdx.y is the slot, counted from args.first_slot;
+// kDotLanes threads compute one output feature. views: [experts], the weight of each expert. Bits: those of the CPU
+// backend.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     ExactExpertKernel(const float* x, int64_t x_stride, const ExactWeightView* views, const SlotArgs args,
@@ -83,7 +85,7 @@ struct Combiner {
   float* out = nullptr;
   int64_t out_stride = 0;
   int64_t cols = 0;
-  SiteReporter reporter;  // LaunchForEach calls its Begin: the sum is the only kernel of its op
+  SiteReporter reporter;  // LaunchForEach calls Begin, as this is the op's only kernel
 
   __device__ void operator()(int64_t i) const {
     const int64_t row = i / cols;
@@ -265,8 +267,8 @@ void RunExact(DeviceContext& ctx, const CudaExperts& experts, const RowSource& s
   });
 }
 
-// Removes from `left` (indices in call.weights) its first matrix and all matrices that one launch can take with it: of
-// the same precision, operator and shape. Returns their indices.
+// Removes from `left` (indices in call.weights) its first matrix and the matrices that one launch can take with it: of
+// the same precision, operator and shape, at most kMaxScTasks in all. Returns the removed indices.
 std::vector<size_t> TakeAlike(const ExpertLinearCall& call, std::vector<size_t>& left) {
   const CudaExperts& first = ExpertsAt(call, left.front());
   std::vector<size_t> alike, others;

@@ -25,8 +25,8 @@ namespace {
 
 constexpr int kThreads = kRowLanes;
 
-// Does the softmax and the choice of top_k experts for each row. One warp per row. kIsLong: any
-// number of experts; else at most kWarpRouterExperts, whose probabilities the warp holds in registers.
+// Does the softmax and the choice of top_k experts for each row. One warp per row. kIsLong: any number of experts; else
+// at most kWarpRouterExperts, whose probabilities the warp holds in registers.
 template <bool kIsLong>
 __global__ void __launch_bounds__(kThreads) RouteKernel(const RouteArgs args, int64_t rows) {
   StartNext();
@@ -60,7 +60,7 @@ constexpr int kAhead = 16;  // 16-byte weight loads that a thread keeps in fligh
 
 struct RouterArgs {
   RouteArgs route;
-  bool by_block = false;       // RouterRoute::kFusedBlock: all of block 0 chooses; else a warp per row does
+  bool by_block = false;       // RouterRoute::kFusedBlock: all threads of block 0 choose; else a warp per row
   const void* data = nullptr;  // router weights [experts][padded_cols], of type T
   // Activations x [rows][x_stride] before the norm; norm_weight [cols]; x_stride in floats.
   const float* x = nullptr;
@@ -72,7 +72,7 @@ struct RouterArgs {
   int rows = 0;
   int cols = 0;
   int padded_cols = 0;
-  // [rows][experts]: logits as posted words (exchange.cuh), zeroed before and after the kernel.
+  // [rows][experts]: logits as posted words (exchange.cuh); 0 before and after the kernel.
   uint32_t* words = nullptr;
   SiteReporter reporter;
 };

@@ -26,8 +26,8 @@ __device__ __forceinline__ void NormLane(const float* const (&x)[kRows], int col
       for (int k = 0; k < kInFlight; ++k) lane[r] = Fma(v[r][k], v[r][k], lane[r]);
     }
   };
-  // Pointers advance instead of an index, because with an index each load computes its own address (8B, 8 tokens: 1 %
-  // of a step).
+  // Pointers advance instead of an index, because with an index each load computes its own address (1 % of a step of 8
+  // tokens with an 8B model).
   const float* from[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) from[r] = x[r] + j;

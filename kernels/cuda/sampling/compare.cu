@@ -40,7 +40,8 @@ __global__ void __launch_bounds__(kThreads) CompareLogitsKernel(const CompareArg
   const float* base = args.base + row * args.base_stride;
   const int32_t vocab_size = args.vocab_size;
   RowScan scan(base, vocab_size, scan_shared);
-  uint64_t seen[4] = {0, 0, 0, 0};  // of base, then of logits: rank of the first token, and 1 if a logit is not finite
+  // [0] and [1] are of base, [2] and [3] of logits: the rank of the highest-ranked token, 1 if a logit is not finite.
+  uint64_t seen[4] = {0, 0, 0, 0};
   scan.ForEach([&](int32_t id, float logit) {
     seen[0] = max(seen[0], RankKey(logit, id));
     seen[1] |= IsFinite(logit) ? 0 : 1;

@@ -52,7 +52,7 @@ struct LogitQueryView {
 
 class CudaLogitQueries final : public LogitQueryBuffer {
  public:
-  // Errors: InvalidInput if CheckLogitQueryLimits refuses the limits, or memory is short.
+  // Errors: InvalidInput if CheckLogitQueryLimits refuses the limits; OutOfMemory.
   CudaLogitQueries(DeviceContext& ctx, const LogitQueryLimits& limits);
 
   static int64_t Bytes(const LogitQueryLimits& limits);

@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads) LogProbsKernel(const QueryArgs args)
   const float* logits = args.logits + row * args.stride;
   const int32_t vocab_size = args.queries.vocab_size;
   RowScan scan(logits, vocab_size, scan_shared);
-  uint64_t extremes[2] = {0, 0};  // [0]: rank of the first token; [1]: complement of the lowest key
+  uint64_t extremes[2] = {0, 0};  // [0]: rank of the highest-ranked token; [1]: complement of the lowest key
   scan.ForEach([&](int32_t id, float logit) {
     extremes[0] = max(extremes[0], RankKey(logit, id));
     extremes[1] = max(extremes[1], static_cast<uint64_t>(~OrderedKey(logit)));

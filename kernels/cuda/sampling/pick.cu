@@ -39,7 +39,7 @@ __device__ void Adjust(const LogitQueryView& queries, const PickRecord& pick, co
 // Returns the token of a pick in every thread of the cluster; -1 if the logits are not all finite. Called by all
 // threads of the cluster.
 __device__ int32_t PickToken(const PickRecord& pick, RowScan& scan, CutShared& cut_shared, int32_t vocab_size) {
-  uint64_t extremes[2] = {0, 0};  // [0]: rank of the first token; [1]: complement of the lowest key
+  uint64_t extremes[2] = {0, 0};  // [0]: rank of the highest-ranked token; [1]: complement of the lowest key
   scan.ForEach([&](int32_t id, float logit) {
     extremes[0] = max(extremes[0], RankKey(logit, id));
     extremes[1] = max(extremes[1], static_cast<uint64_t>(~OrderedKey(logit)));
@@ -63,7 +63,7 @@ __device__ int32_t PickToken(const PickRecord& pick, RowScan& scan, CutShared& c
     uint64_t total[1] = {0};
     scan.ForEach([&](int32_t id, float logit) { total[0] += RankKey(logit, id) >= cut ? weight(logit) : 0; });
     scan.Sum(total);
-    // e^-24 * 2^32 rounds to 0, so no token below this key has a weight.
+    // e^-24 * 2^32 rounds to 0, so a logit more than 24 temperatures below the largest has weight 0.
     const uint32_t low =
         max(max(lowest, static_cast<uint32_t>(cut >> 32)), min(highest, OrderedKey(largest - 24.0f * temperature)));
     cut = CutRanking(scan, cut_shared, low, highest, TopPWeight(pick.top_p, total[0]), weight);

@@ -9,7 +9,7 @@
 
 namespace stoch::cuda::sampling {
 
-// Once so few candidates are left, they are ranked one by one.
+// Once at most this many candidates are left, a thread ranks each of them.
 inline constexpr int kMaxCandidates = 256;
 
 // Shared memory of CutRanking, in every block of the cluster. Candidates are gathered in the cluster's first block.
@@ -30,8 +30,8 @@ struct CountOne {
 // the target.
 // Requires: target >= 1; weight depends only on the logit. Called by all threads of the cluster together.
 //
-// Splits the range of keys into four parts again and again until few tokens are left: first by value, since logits
-// spread over values, then by key, which ends for any logits.
+// Splits the range of keys into four parts again and again until few tokens are left: first at equal steps of the
+// logit, since logits spread over values, then at equal steps of the key, which ends for any logits.
 template <typename Weight>
 __device__ uint64_t CutRanking(RowScan& scan, CutShared& shared, uint32_t low, uint32_t high, uint64_t target,
                                const Weight& weight) {
@@ -74,8 +74,8 @@ __device__ uint64_t CutRanking(RowScan& scan, CutShared& shared, uint32_t low, u
       }
     });
     scan.Sum(sums);
-    // `part` is the highest bound from which on the target is reached, -1 if only the tokens below the first bound
-    // reach it.
+    // `part` is the highest bound such that the tokens from it on reach the target; -1 if those from the first bound on
+    // do not.
     int part = -1;
 #pragma unroll
     for (int i = 0; i < 3; ++i) {
@@ -95,7 +95,7 @@ __device__ uint64_t CutRanking(RowScan& scan, CutShared& shared, uint32_t low, u
     }
   }
   if (end - low == 1 && inside > kMaxCandidates) {
-    // All tokens that are left have one logit, so they rank by id, the lowest first.
+    // All remaining tokens have the same logit, so they rank by id, the lowest first.
     const uint64_t own = weight(KeyToFloat(low));
     const uint64_t needed = (target - above + own - 1) / own;
     const int32_t id = scan.Locate([&](int32_t, float logit) -> uint64_t { return OrderedKey(logit) == low ? 1 : 0; },
@@ -103,7 +103,7 @@ __device__ uint64_t CutRanking(RowScan& scan, CutShared& shared, uint32_t low, u
     return RankKey(KeyToFloat(low), id);
   }
 
-  // Few candidates are left: gather them in the first block of the cluster, a thread each.
+  // At most kMaxCandidates candidates are left: the cluster's first block gathers them and ranks each by a thread.
   if (threadIdx.x == 0) shared.count = 0;
   Cluster::Sync();
   CutShared* first = Cluster::At(&shared, 0);

@@ -68,7 +68,7 @@ __device__ __forceinline__ void PositiveOperands(uint32_t (&a)[2][4], const Pack
 }
 
 // State of a consumer thread in either product: its place in the ring and the accumulators of its slots. A stage
-// consists of units of kColumns columns x 16 bytes.
+// consists of units, each of kColumns columns x 16 bytes.
 template <int kColumns>
 struct Consumer {
   static constexpr int kUnitBytes = kColumns * 16;
@@ -113,8 +113,8 @@ struct Consumer {
 };
 
 // Consumer of q k. A stage has the streams of kWideKeys keys in 16 dimensions: 4 kWords units of stream words, then two
-// units of the sign correction. kMixed: the codes of a row are ranks at its stream length, or levels if it has the
-// longest length.
+// units of the sign correction. kMixed: the codes of a row are ranks at its stream length, or levels if that length is
+// 128 (RankTable).
 template <int kWords, bool kMixed>
 struct ScoreConsumer : Consumer<kWideKeys> {
   static constexpr int kStageBytes = (4 * kWords + 2) * kUnitBytes;

@@ -78,8 +78,8 @@ class Needed {
     word_ = 0;
     if (t >= first_ && t < end_) word_ = __ldg(at_ + (t - first_) / kWideValues);
   }
-  // Return a mask of slots for the positions of the last Load. Bit i of SomeCode: slot i has a code that is not 0. Bit
-  // i of AllWords: slot i needs all words of the streams.
+  // Both functions return a mask of slots for the positions of the last Load. Bit i of SomeCode: slot i has a code that
+  // is not 0. Bit i of AllWords: slot i needs all words of the streams.
   __device__ __forceinline__ uint32_t SomeCode() const { return __ballot_sync(~0u, (word_ & kSomeCode) != 0); }
   __device__ __forceinline__ uint32_t AllWords() const { return __ballot_sync(~0u, (word_ & kAllWords) != 0); }
 
@@ -108,8 +108,8 @@ using RowGains = float[kQueryTile];
 static_assert(kWideSlots * sizeof(RowGains) == kWideGainBytes);
 
 // Writes the counts of one block of keys to `to`, and raises state.largest to the largest scaled count of a visible
-// key, for rows RowOf() (i = 0) and RowOf() + 8 (i = 1). Key number j of this lane is visible to row i if hidden <= j -
-// apart * i < visible. kEdge: false if all rows see all keys of the block.
+// key, for rows RowOf() (i = 0) and RowOf() + 8 (i = 1). Key j, counted from this lane's first key, is visible to row i
+// if hidden <= j - apart * i < visible. kEdge: false if all rows see all keys of the block.
 template <bool kEdge>
 __device__ __forceinline__ void StoreScores(const WideArgs& args, const int32_t (&acc)[64], const float* k_scales,
                                             int hidden, int visible, int apart, int16_t* to, RowState& state,
@@ -197,8 +197,8 @@ __device__ __forceinline__ void ConsumeScores(const WideArgs& args, ScoreConsume
       if (key >= slot.length() || key < slot.first_kept) return;
       const float* k_scales = args.k_scales + slot.first_position + key + WideScale(8 * QuadLane());
       int16_t* to = args.scores + args.RowAt(slot.first_row + RowOf(), slot.tile) + key + 8 * QuadLane();
-      // Counted from this lane's first key: keys up to the row's own position (visible), and keys before the row's
-      // window (hidden).
+      // Numbers of keys, counted from this lane's first key: up to the row's own position (visible), and before the
+      // row's window (hidden).
       const int position = slot.tile.PositionOf(RowOf());
       const int visible = position + 1 - key - 8 * QuadLane();
       const int window = args.attention.window > 0 ? args.attention.window : kNoWindow;
@@ -223,7 +223,7 @@ __device__ __forceinline__ void ConsumeScores(const WideArgs& args, ScoreConsume
       float largest = states[own * kConsumers].largest[i];
       largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
-      // inv_sqrt is positive, so the largest product stays the largest when it is applied last.
+      // inv_sqrt is positive, so the largest product gives the largest score.
       if (QuadLane() == 0 && row < slot.tile.num_rows) {
         atomicMax(args.row_max + slot.first_row + row, OrderedBits(__fmul_rn(largest, args.attention.inv_sqrt)));
       }

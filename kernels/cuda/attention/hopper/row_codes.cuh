@@ -13,8 +13,8 @@ namespace stoch::cuda {
 // first words alone. Blocks of kWideValues positions with too many such codes are flagged kAllWords instead.
 class RowCodes {
  public:
-  // A lane's codes beyond the first word are listed only if it has at most kMostOfLane of them (of kRowEach codes), and
-  // at most kMostLanes lanes of the warp do so.
+  // A lane's codes beyond the first word are listed only if the lane has at most kMostOfLane of them (of kRowEach
+  // codes), at most kMostLanes lanes of the warp have codes to list, and the list has room for all of these codes.
   static constexpr int kMostOfLane = 2;
   static constexpr int kMostLanes = 8;
 
@@ -57,8 +57,8 @@ class RowCodes {
       }
       if (fits) count_ += count;
     }
-    // Eight lanes have one block of kWideValues positions. Atomic, since the warps of the block's other rows set the
-    // same flags.
+    // Eight lanes hold the kWideValues positions of one flag word. The update is atomic, since the thread block's other
+    // warps set the same flags for their rows.
     const uint32_t group = 0xffu << threadIdx.x % 32 / 8 * 8;
     const uint32_t marks = ((__ballot_sync(~0u, (codes.x | codes.y) != 0) & group) != 0 ? kSomeCode : 0) |
                            ((__ballot_sync(~0u, is_many) & group) != 0 ? kAllWords : 0);

@@ -14,9 +14,10 @@ inline constexpr int kRowWarps = 8;             // warps of a block, each with o
 inline constexpr int kRowEach = 8;              // neighbouring positions that a lane takes at a time
 inline constexpr int kRowStep = 32 * kRowEach;  // positions that a warp takes at a time
 
-// Brings the positions of a block's rows into shared memory twice, for two passes, in stages of kPositions. Counts are
-// double-buffered: each lane copies the counts that it reads itself, a stage ahead. Scales are shared by all warps,
-// which take turns to load them; warps may be up to two stages apart, so scales have three buffers.
+// Copies the counts and scales of a block's rows to shared memory twice, once for each pass, in stages of kPositions
+// positions. Counts are double-buffered: each lane copies the counts that it reads itself, a stage ahead. Scales are
+// shared by all warps, which take turns to load them; warps may be up to two stages apart, so scales have three
+// buffers.
 class RowStages {
  public:
   // Steps of kRowStep positions in a stage.
@@ -68,7 +69,7 @@ class RowStages {
     WaitForAllCopies();
     __syncwarp();
     BarrierArrive(SharedAddress(&shared_.are_free[buffer == 0 ? kScaleBuffers - 1 : buffer - 1]),
-                  stage_ > 0);  // each lane arrives for its own reads, the only order that racecheck recognizes
+                  stage_ > 0);  // each lane arrives for its own reads: racecheck sees no other order
     ++stage_;
     if (++buffer_ == kScaleBuffers) buffer_ = 0, phase_ ^= 1;
     if (!is_last) Ask();

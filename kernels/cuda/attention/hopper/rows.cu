@@ -2,9 +2,10 @@
 // Softmax of wide tiles: turns counts of q k into codes of probabilities, one warp per row.
 //
 // Two passes go over the 16-bit counts of a row. The first sums the exponentials with the bits that
-// kernels/math/reduce.h defines, and notes the few positions whose p s_v may be the largest. The second only needs
-// levels: it computes scores in two operations, exponentials and quotients with the fast units, bounds the level from
-// above and below, and computes the level exactly where the two bounds differ.
+// kernels/math/reduce.h defines, and notes the few positions whose weight p s_v (probability times value scale) may be
+// the largest. The second only needs levels: it computes a score in two operations, its exponential by ex2.approx, and
+// both quotients as one product, bounds the level from above and below, and computes the level exactly if the two
+// bounds differ.
 //
 // If positions are dealt over devices, codes overwrite counts in memory (ReplacesScores): the code of position t takes
 // a byte of the count of position t / 2, which has been copied to shared memory before (row_stages.cuh).
@@ -114,9 +115,10 @@ struct Candidates {
   // Candidates found so far; if more than kCandidates, the list is incomplete.
   int count = 0;
   float best = -1.0f;
-  float bound = -1.0f;  // products up to this one cannot be the largest
+  float bound = -1.0f;  // products up to this one cannot belong to the largest weight
 
-  // Raises `bound` by the warp's products, then lists those above it. largest: the largest of this lane's products.
+  // Raises `best` and `bound` if the warp has a larger product, then lists the products above `bound`. largest: the
+  // largest of this lane's products.
   __device__ __forceinline__ void Note(const float (&product)[kRowEach], const float (&e)[kRowEach],
                                        const float (&v)[kRowEach], float largest) {
     best = fmaxf(best, WarpMax(largest));
@@ -213,9 +215,9 @@ struct Quantizer {
   float scale;
   int q_max;
   float factor;      // about 1 / (sum * scale)
-  float more, less;  // 1 + d and 1 - d, where d is above the relative error of the fast way
-  bool exact;        // the bounds do not hold for these numbers: compute every level exactly
-  float per_count;   // count * s_k * per_count is about score * log2(e), the argument of 2^x
+  float more, less;  // 1 + d and 1 - d, where d exceeds the relative error of `level` in Bounds
+  bool exact;        // Bounds does not hold for these numbers, so every level is computed exactly
+  float per_count;   // count * k_scale * per_count is about score * log2(e)
   float largest;     // the row's largest score * log2(e)
 
   __device__ Quantizer(const Row& row, float sum_, float scale_, int q_max_, float v_max)
@@ -223,8 +225,9 @@ struct Quantizer {
     constexpr float kLog2E = 1.44269504f;
     per_count = row.gain * row.q_scale * (row.inv_sqrt * kLog2E);
     largest = row.largest * kLog2E;
-    // docs/numerics.md#levels-by-fast-units derives d: 2^-18 if nothing below e^-25 reaches a level, else 2^-16, plus
-    // 2^-20 times the largest magnitude of a score that counts, which is at most 25 (else 88) below the largest score.
+    // docs/numerics.md#levels-by-fast-units derives d: 2^-18 if no exponential below e^-25 gives a level above 0, else
+    // 2^-16, plus 2^-20 times the largest magnitude of a score that counts. Such a score is at most 25 (else 88) below
+    // the largest score.
     const bool is_near = v_max * factor * 1.4e-11f < 0.25f;
     const float d = (is_near ? 0x1p-18f : 0x1p-16f) + (fabsf(row.largest) + (is_near ? 25.0f : 88.0f)) * 0x1p-20f;
     exact = !(factor > 1e-30f && factor < 1e30f && v_max * factor < 1e25f && d < 0x1p-8f);
@@ -299,7 +302,7 @@ __device__ __forceinline__ uint2 Codes(const Row& row, const Quantizer& quantize
 }
 
 // Runs both passes for the block's rows, one warp per row, and writes the codes and scale of the probabilities, the
-// lists, and in kMixed the stream length. needed: flags in shared memory, from RowCodes.
+// lists, and in kMixed the stream length. needed: flags in shared memory, which RowCodes sets.
 template <bool kMixed>
 __device__ __forceinline__ void WriteRows(const WideArgs& args, const QueryTile& tile, RowStages::Shared& shared,
                                           float2* candidates, uint32_t* needed) {
@@ -313,7 +316,7 @@ __device__ __forceinline__ void WriteRows(const WideArgs& args, const QueryTile&
   const int padded = (tile.length() + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
   const int64_t packed = args.FirstPosition(kv_head, tile);
   const int head = args.first_kv_head * a.group + round_head;
-  // Rows that the tile does not have get zero codes, as the tensor cores read them.
+  // Rows past the tile's last get codes of 0, because p v multiplies all kQueryTile rows.
   const bool is_row = tile_row < tile.num_rows;
   Row row{};
   row.counts = args.scores + args.RowAt(row_index, tile);
@@ -354,7 +357,8 @@ __device__ __forceinline__ void WriteRows(const WideArgs& args, const QueryTile&
   const float sum = FoldRow(first.lanes);
   if (is_row && lane == 0 && !(sum < 1e30f)) a.reporter.Report();  // a score was not finite: its exponential is > 1e30
 
-  // With a scale of V >= 1e20 the largest weight may be of a subnormal probability, whose error kNearly does not cover.
+  // With a scale of V >= 1e20 the largest weight may be that of a subnormal probability, whose error kNearly does not
+  // cover.
   const float v_max = __uint_as_float(args.v_max[kv_head]);
   float p_max = v_max < 1e20f ? first.candidates.Largest(sum) : -1.0f;
   if (p_max < 0.0f) p_max = LargestWeight(row, sum);
@@ -377,7 +381,8 @@ __device__ __forceinline__ void WriteRows(const WideArgs& args, const QueryTile&
   RowCodes row_codes(args.lists != nullptr ? args.lists + row_index * kWideListed : nullptr, needed, begin, add);
   uint8_t* const to = args.CodesAt(row_index, tile);
   for (int at = begin; at < padded; at += RowStages::kPositions) {
-    // Codes may overwrite counts in memory (ReplacesScores): the counts of these positions are in shared memory by now.
+    // When Next returns, the counts up to these positions are in shared memory, so codes may overwrite counts in memory
+    // (ReplacesScores).
     RowStages::Stage step = stages.Next(at + RowStages::kPositions >= padded);
     int t = at + lane * kRowEach;
     if (sees_all(at, RowStages::kPositions)) {

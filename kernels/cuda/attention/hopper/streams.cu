@@ -16,9 +16,10 @@ constexpr int kMostAtOnce = 8;
 // Thread blocks per SM to reach before thread blocks are given more than one key block.
 constexpr int kBlocksOfAnSm = 8;
 
-// Looks up the streams of 16 codes, which form one column of a stage. codes[c]: the four codes of lane c of a quad;
-// code j is that of dimension (in p v: position) first + c * step + j, whose mask selects the stream. Calls store(j,
-// words) with word w of the stream of code j of lane c in words[w][c]. A negative code's stream is complemented.
+// Looks up the streams of 16 codes: a column of a stage of keys, or half a column of a stage of values. codes[c]: the
+// four codes of lane c of a quad; code j is that of dimension (in p v: position) first + c * step + j, whose mask
+// selects the stream. Calls store(j, words) with word w of the stream of code j of lane c in words[w][c]. A negative
+// code's stream is complemented.
 template <int kWords, typename Store>
 __device__ __forceinline__ void StreamsOf(const ScTables& tables, const uint32_t* swapped, const uint32_t (&codes)[4],
                                           int first, int step, const Store& store) {
@@ -49,8 +50,9 @@ __device__ __forceinline__ uint4 Unit(const uint32_t (&words)[4]) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// Writes column `column` of a stage of keys: unit j * kWords + w has word w of the streams of codes j; then come two
-// units with the factors of the sign correction (operand.cuh): u = [code < 0], and u minus the ones of the stream.
+// Writes column `column` of a stage of keys: unit j * kWords + w has word w of the streams of the four lanes' codes j;
+// then come two units with the factors of the sign correction (operand.cuh): u = [code < 0], and u minus the ones of
+// the stream.
 template <int kWords>
 __device__ __forceinline__ void StoreKeys(const ScTables& tables, const uint32_t* swapped, const uint32_t (&codes)[4],
                                           int first, uint8_t* stage, int column) {

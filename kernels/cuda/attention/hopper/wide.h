@@ -102,8 +102,8 @@ struct WideArgs {
 };
 
 #if defined(__CUDACC__)
-// Returns which of kWideKeys keys is in column `column` of q k. With this order, the eight keys whose accumulators a
-// lane holds in a row of 32 are neighbours.
+// Returns which of kWideKeys keys is in column `column` of q k. With this order, a lane's accumulators of a row in
+// every 32 columns are those of eight neighbouring keys.
 __device__ __forceinline__ int WideKey(int column) {
   return (column & ~31) + (column >> 1 & 3) * 8 + (column >> 3 & 3) * 2 + (column & 1);
 }

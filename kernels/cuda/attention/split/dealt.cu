@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kThreads) DealtAdmitKernel(const DealtArgs arg
 
 // Replaces scores by exponentials and writes the lanes of their sum. Grid: x is 32 of this device's lanes, y a query
 // head, z a row. All warps of a block compute exponentials, and warp 0 adds them in the order of positions. kDilated: a
-// score of -inf was not admitted and gives 0, and another exponential is multiplied by the number of pairs that admit
+// score of -inf was not admitted and gives 0; every other exponential is multiplied by the number of pairs that admit
 // its position.
 template <bool kDilated>
 __global__ void __launch_bounds__(kThreads) DealtLanesKernel(const DealtArgs args) {
@@ -144,8 +144,7 @@ __global__ void __launch_bounds__(kThreads) DealtLanesKernel(const DealtArgs arg
   if (warp == 0) {
     uint32_t word = lane < args.stripes ? LoadShared(args.shares[lane].score_max + at.index) : 0;
     word = __reduce_max_sync(0xffffffffu, word);
-    // The word is not 0, as some device wrote one: a row sees its own position, and with kDilated every device writes
-    // one.
+    // The word is not 0: the device that owns the row's own position wrote one, and with kDilated every device did.
     if (lane == 0) shared_largest = FromOrderedWord(word);
   }
   __syncthreads();
@@ -218,7 +217,7 @@ __global__ void __launch_bounds__(kThreads) DealtWeightsKernel(const DealtArgs a
   if (tid == 0) atomicMax(args.shares[args.index].weight_max + at.index, FloatToBits(most));
 }
 
-// Computes p v by look-ups in the count table and adds it to the sums in this device's share. Grid: x is
+// Computes p v by look-ups in the count table and adds the counts to the sums in this device's share. Grid: x is
 // kProductPositions local positions, y a query head, z a row; thread d takes dimension d of the head.
 __global__ void __launch_bounds__(kThreads) DealtValuesKernel(const DealtArgs args) {
   __shared__ uint8_t levels[kProductPositions];

@@ -76,7 +76,7 @@ __device__ __forceinline__ float LargestWeight(const DealtArgs& args, int64_t in
   return BitsToFloat(bits);
 }
 
-// Addresses of a row's quantized queries, in memory of the device that owns the row: codes `words` [heads][head_dim /
+// Addresses of a row's quantized queries in the share of the device that owns the row: codes `words` [heads][head_dim /
 // 4] and `scales` [heads]. CodesOf returns them from query head `head` on.
 struct DealtQueryCodes {
   const uint32_t* words;

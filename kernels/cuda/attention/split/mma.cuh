@@ -104,8 +104,8 @@ __device__ __forceinline__ uint4 OtherThermometer(uint32_t lane_table, uint32_t 
     const uint32_t positive = ~negative;
     const uint32_t ones = __byte_perm(ranks, 0, 0x4440 + j);
     const uint32_t zeros = __byte_perm(0x80808080u - ranks, 0, 0x4440 + j);
-    // Funnel shifts clamp a shift count above 32. Counts of the two middle words are clamped at 0 here, as they may be
-    // negative.
+    // Funnel shifts clamp a shift count above 32. Shift counts of the two middle words may be negative and are clamped
+    // at 0 here.
     const auto word = [&](int w) {
       return __funnelshift_lc(positive, negative, static_cast<uint32_t>(max(static_cast<int32_t>(ones) - 32 * w, 0)));
     };

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // q k, softmax and p v of single rows in one launch, whose blocks are all on the GPU at once, one per SM. 1 to 16
-// blocks share a row and the query heads of a KV head; each of them owns whole lanes of the positions t: those with t
-// mod 256 in [rank * stripe, (rank + 1) * stripe).
+// blocks share a row and the query heads of a KV head; each of them owns whole lanes of the softmax sum, that is the
+// positions t with t mod 256 in [rank * stripe, (rank + 1) * stripe).
 //
 // The blocks of a row exchange through L2 (device/exchange.cuh), in this order: the largest scores; the 256 lane sums
 // together with the candidates for the largest weight (resident_softmax.cuh); the sums of p v. So any SMs can share a
-// row, and a block has all shared memory of its SM. Scores are added up over dimensions in shared memory: a warp keeps
-// the queries' streams of its dimensions in registers, so a step of q k reads only thermometers.
+// row, and a block has all shared memory of its SM. A warp keeps the queries' streams of its dimensions in registers,
+// so a step of q k reads only thermometers from shared memory, where the warps add up their counts.
 #include "kernels/cuda/attention/split/resident_keys.cuh"
 #include "kernels/cuda/attention/split/resident_posted.cuh"
 #include "kernels/cuda/attention/split/resident_steps.cuh"
@@ -55,8 +55,8 @@ __device__ __forceinline__ float ScoresOf(const SplitArgs& args, const Stripes& 
   return most;
 }
 
-// Issues asynchronous copies of the block's key scales to `to` and of its value scales to `to` + stride, both by local
-// position. Called by all threads.
+// Issues asynchronous copies of the scales of the block's keys to `to` and of the scales of its values to `to` +
+// stride, both by local position. Called by all threads.
 __device__ __forceinline__ void StageScales(const KvView& kv, const Stripes& b, float* to, int stride) {
 #pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x) * 4; i < b.count(); i += kThreads * 4) {

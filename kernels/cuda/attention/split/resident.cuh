@@ -59,12 +59,13 @@ __device__ __forceinline__ void Assign(const SplitArgs& args, const SplitRow& ro
 
 // Finds the work of block `item` of `blocks`; returns false if the block has none. Deeper rows get more blocks: lane l
 // tries a limit of 8 * 2^(l / 2) * (2, or 3 for odd l) positions per block, and the smallest limit that needs no more
-// than `blocks` blocks decides. If none does, every row and head block gets one block. Called by all lanes of a warp.
+// than `blocks` blocks decides. If no limit is enough, every row and head block gets one block. Called by all lanes of
+// a warp.
 // Requires: args.rows <= 32, and at least one block for every row and head block.
 __device__ inline bool FindStripes(const SplitArgs& args, int item, int blocks, Stripes* found) {
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int groups = args.attention.kv.num_kv_heads * args.head_blocks;
-  // One row needs no search for a limit, so its blocks are found in fewer instructions.
+  // A single row gets as many ranks as fit in `blocks`, without a search for a limit.
   if (args.rows == 1) {
     int ranks = kSplitResidentRanks;
     while (ranks * groups > blocks) ranks /= 2;
@@ -100,8 +101,8 @@ __device__ inline bool FindStripes(const SplitArgs& args, int item, int blocks, 
   return true;
 }
 
-// The query head that this warp works on in passes over scores, the warp's index among the warps of the head, and their
-// number. A warp whose head is not below heads.count has no work.
+// The query head that this warp works on in passes over scores, the warp's index among the warps of that head, and the
+// number of these warps. A warp whose head is not below heads.count has no work.
 struct HeadWarps {
   int head;
   int warp;

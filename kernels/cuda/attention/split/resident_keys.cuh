@@ -29,7 +29,7 @@ struct QueryRegisters {
   }
   // Loads the streams of the codes in `bytes`: in even columns the streams of positive codes, in odd columns those of
   // negative codes. All loads are issued before any result is used and without branches; otherwise a warp would wait
-  // for each load by itself.
+  // for one load after the other.
   template <bool kDirect>
   __device__ __forceinline__ void Load(const SplitArgs& args, int first_group) {
     const uint32_t turn = (threadIdx.x & 4) != 0 ? 0 : 0x80808080u;
@@ -128,7 +128,7 @@ struct PageOnly {
 // tile.
 template <int kHeadDim, int kGroups>
 struct KeyTiles {
-  static constexpr int kSlices = kHeadDim / (kGroups * kGroupDims);  // slices of the dimensions, one per warp
+  static constexpr int kSlices = kHeadDim / (kGroups * kGroupDims);  // slices of the dimensions; a warp has one
   static constexpr int kSlots = kResidentWarps / kSlices;  // warps that share one slice, each with its own tiles
   static constexpr int kTile = 32;
   static constexpr int kStep = kSlots * kTile;
@@ -183,7 +183,8 @@ __device__ __forceinline__ void CountKeys(const SplitArgs& args, const Stripes& 
   for (int tile = begin + Tiles::Slot() * Tiles::kTile; tile < end; tile += Tiles::kStep) {
     int32_t acc[2][kN][4] = {};
     const uint32_t* from = keys.Place(kv, b, keys.page, tile + Tiles::kStep);
-    // Past the end nothing is loaded: every warp of the row would load the same lines at once.
+    // Nothing is loaded past the end, where Place clamps to the last position: all warps of the row would load the same
+    // lines at once.
     const bool has_next = tile + Tiles::kStep < end;
     keys.pages.Refill(kv, b);
     keys.page = keys.pages.Next();

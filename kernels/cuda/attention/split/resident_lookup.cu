@@ -3,23 +3,24 @@
 // look-ups (resident_lookup.cuh) instead of thermometers. A look-up reads one word of shared memory for the counts of
 // four heads; a thermometer takes four words.
 //
-// Use of shared memory in the phases of a block, which barriers separate; LookupOffsets names the offsets of the rows.
-// K and V stand for keys and values; count rows are rows of the count table for the queries' levels, tops the
+// Use of shared memory in the phases of a block, which barriers separate; LookupOffsets names the offsets in the first
+// column. K and V stand for keys and values; count rows are rows of the count table for the queries' levels, tops the
 // dimensions in LookupTops, maxima score_max, listed ListedWeights.
 //
 //   bytes      | count rows   | table         | q k            | largest score | softmax            | p v
-//   -----------+--------------+---------------+----------------+---------------+--------------------+--------------------
+//   -----------+--------------+---------------+----------------+---------------+--------------------+------------------
 //   0          | q scales     | tops          | tops           | maxima        | candidates, listed | listed
-//   1024       | query codes  | table of counts, 128 KB ------ | scales of K   | exponentials of four heads, then levels
-//   132096     | count rows ------------------ |                | scales of V ---------------------- | operands of listed
-//     ... end  |              |               |                | sums of p v, from here on, or after the levels are read
-//   165888     | count rows ------------------ | counts, 16 bit ---------------- | thermometers and streams of weights,
+//   1024       | query codes  | table of counts, 128 KB ------ | scales of K   | exponentials of heads, then levels
+//   132096     | count rows ------------------ |                | scales of V ---------------------- | listed operands
+//     ... end  |              |               |                |               | sums of p v (see below) ---------
+//   165888     | count rows ------------------ | counts, 16 bit ---------------- | thermometers, streams of weights,
 //              |              |               |                |               | or first words of streams of values
-//   + counts   | streams of weights, where there is room for them apart: loads in flight from the start
+//   + counts   | streams of weights, if there is room for them here (`apart`): in flight from the start
 //
 // Exponentials reach into the first 1 KB (kOverTable) of the row of the scales of V, so the scales of V begin after
 // this 1 KB. Scales of K are where the exponentials of the last head will be. If a row is too deep for shared memory,
-// its scores are in scratch.
+// its scores are in scratch. If a block has too many positions for sums of p v before the counts, the sums are at 1024
+// once the levels have been read.
 #include "kernels/cuda/attention/split/resident_lookup.cuh"
 #include "kernels/cuda/attention/split/resident_posted.cuh"
 #include "kernels/cuda/attention/split/resident_steps.cuh"
@@ -46,8 +47,8 @@ struct alignas(128) Shared {
 };
 using Sums = int32_t[kScoreHeads][kLookupDim + 1];
 
-// Exponentials reach kOverTable bytes into the region of the scales. The sums of p v fit after the scales of V if a
-// block has at most kMostBesideSums positions.
+// Exponentials reach up to kOverTable bytes into the region of the scales. The sums of p v fit after the scales of V if
+// a block has at most kMostBesideSums positions.
 constexpr int kOverTable = 1024;
 constexpr int kMostBesideSums = (kSplitLookupScaleBytes - kOverTable - static_cast<int>(sizeof(Sums))) / 4;
 struct LookupOffsets {
@@ -99,7 +100,7 @@ __device__ __forceinline__ int DynamicSharedBytes() {
   return bytes;
 }
 
-// Tests whether the row sees a local position; it sees `first` to first + count - 1.
+// Tests whether the row sees a local position: it sees local positions `first` to first + count - 1.
 struct Seen {
   int first;
   int count;
@@ -139,8 +140,8 @@ __device__ __forceinline__ Largest MakeScores(const SplitArgs& args, const Strip
   asm volatile("" : "+r"(to), "+r"(to_next), "+r"(own.first), "+r"(own.count));  // keeps the values in registers
   int i = static_cast<int>(threadIdx.x >> 5) * kLookupTile;
   int left = LookupTiles(b) - 1;  // tiles of this warp after the current one
-  // The tile after the next two is prefetched into L2, and the next tile is loaded into registers as soon as they have
-  // been used.
+  // The tile after the next two is prefetched into L2, and each part of the next tile is loaded into registers as soon
+  // as that part of the current tile has been used.
   const auto step = [&] {
     const uint32_t last = keys.Advance(left);
     const uint32_t* from = keys.From();
@@ -303,7 +304,8 @@ __device__ __forceinline__ void AddProducts(const SplitArgs& args, const Stripes
 
 // Computes q k, softmax and p v of all rows of the launch. Grid: plan.blocks blocks, one per SM and all on the GPU at
 // once; FindStripes says which row, heads and positions a block has. kDirect: ranks need no table (RanksBySum). kWords:
-// p v by first words of streams (resident_words.cuh) if the scores are in shared memory.
+// p v by first words of streams (resident_words.cuh) if the scores are in shared memory and the table has all masks
+// (HasWordsMasks).
 template <bool kDirect, bool kWords>
 __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs args) {
   extern __shared__ __align__(256) uint8_t shared_memory[];
@@ -325,7 +327,8 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
   const Counts counts{reinterpret_cast<int16_t*>(behind), stride};
   uint8_t* const weights = behind + (apart ? counts_bytes : static_cast<int>(kSplitTableBytes));
   auto* const thermometers = reinterpret_cast<uint4*>(behind);
-  // Sums of p v are after the scales of V if there is room, else in place of the levels of weights, once read.
+  // Sums of p v are after the scales of V if there is room, else in place of the levels of weights, once these have
+  // been read.
   const bool sums_apart = positions <= kMostBesideSums;
   auto& sums = *reinterpret_cast<Sums*>(sums_apart ? shared_memory + LookupOffsets::kSums : table);
   const auto clear_sums = [&] {

@@ -6,12 +6,13 @@
 // Words of 32 neighbouring dimensions are next to each other, so lanes that look up 32 different dimensions use 32
 // different banks, whatever the codes are. A lane takes words of keys as they lie in the cache (four dimensions each),
 // of four neighbouring keys. Eight lanes have eight different words of the same four keys; the four lanes with one word
-// index but different keys take the bytes in different orders. Byte MMAs, whose operand B has ones at the byte of a
-// head, add the counts up: a row of a tile sums over four lanes, a column is one of two keys and a head.
+// index but different keys take the bytes in different orders, so the 32 lanes always look up 32 different dimensions.
+// Byte MMAs, whose operand B has ones at the byte of a head, add the counts up: a row of a tile sums over four lanes, a
+// column is one of two keys and a head.
 //
-// A byte cannot hold 128, the count of two largest levels of equal sign under 128 cycles. The table has 127 in its
-// place, and LookupRest adds the missing 1 for keys that have the largest level in such a dimension, mostly one
-// dimension per head.
+// A byte cannot hold 128, the count of two largest levels of equal sign under 128 cycles. The table has 127 instead,
+// and LookupRest adds the missing 1 for keys that have the largest level in such a dimension. A head mostly has one
+// such dimension.
 #pragma once
 
 #include "kernels/cuda/attention/split/resident_pages.cuh"
@@ -254,7 +255,7 @@ struct LookupKeys {
                  : "l"(from + e * 8 * KvView::kTileKey));
   }
   __device__ __forceinline__ void LoadScale() { scale = __ldcg(scales + ahead[0]); }
-  // Prefetches the tile at place `at` into L2, on GPUs with bulk prefetch by one instruction of one lane: a prefetch of
+  // Prefetches the tile at place `at` into L2. GPUs with bulk prefetch take one instruction of one lane; a prefetch of
   // a line by every lane would occupy the load path for many clocks.
   __device__ __forceinline__ void Prefetch(uint32_t at) const {
     PrefetchL2OfWarp<kLookupTile * kLookupWords * 4>(head + Words(at));
@@ -306,12 +307,12 @@ struct LookupOnes {
 };
 
 // Accumulators of the counts of four neighbouring keys. In tile i a lane has key OfQuad() / 2 * 2 + i: the count with
-// head Head() + h is element h plus element h + 2, plus the sum of both in lane ^ 16, which has the other half of the
-// dimensions.
+// head Head() + h is element h plus element h + 2, plus the same two elements of lane ^ 16, which has the other half of
+// the dimensions.
 using LookupSums = int32_t[2][4];
 
-// Adds the counts that the table cannot hold: 1 for every key with the largest level in a dimension of LookupTops, if
-// the signs are equal.
+// Adds what the table lacks: 1 for every key with the largest level in a dimension of LookupTops, if the key's code has
+// the query's sign there.
 class LookupRest {
  public:
   // Requires: a barrier between FillCounts and this.
@@ -343,8 +344,8 @@ class LookupRest {
   // B a one at the dimension's byte. Columns are (pair of keys, head), and the keys of a pair are in rows i and i + 8.
   struct Sought {
     uint32_t ones[kLookupParts][2];
-    // [2] code, as a signed byte, that is looked for in each of this lane's two heads; kNone if the head has no such
-    // dimension in this lane's words.
+    // [2] code, as a signed byte, that is looked for in each of this lane's two heads; kNone if the head's dimension is
+    // not in the words of this lane's quad.
     int32_t code[2];
     static constexpr int32_t kNone = 256;
 

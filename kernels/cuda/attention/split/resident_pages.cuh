@@ -16,9 +16,9 @@ constexpr bool IsShifted(int j) {
   return kDirect && j % 2 == 0;
 }
 
-// Returns 0 in a way that the compiler cannot see. Or-ing `x & OpaqueZero()` into the address of a load makes this load
-// wait for x, and so keeps it after the load of x. Otherwise ptxas issues both loads on one scoreboard, and whoever
-// needs x waits for the later load.
+// Returns kv.head_dim - kHeadDim, which is 0, in a way that the compiler cannot see. Or-ing `x & OpaqueZero()` into the
+// address of a load makes this load wait for x, and so keeps it after the load of x. Otherwise ptxas issues both loads
+// on one scoreboard, and an instruction that needs x waits for the later load.
 template <int kHeadDim>
 __device__ __forceinline__ uint32_t OpaqueZero(const KvView& kv) {
   auto zero = static_cast<uint32_t>(kv.head_dim - kHeadDim);
@@ -68,8 +68,9 @@ __device__ __forceinline__ void PrefetchL2OfWarp(const void* from) {
 // a part whose first position is slot `slot` of the page.
 //
 // Places are read for 32 parts at a time, one per lane, and kept in one register. A load for each tile would share its
-// scoreboard with loads of keys and values, and whoever waits for the place would wait for those, too. A branch around
-// such a load would have the same effect, so loops run over Left() tiles and call Refill outside.
+// scoreboard with loads of keys and values, and whatever waits for the place would wait for those loads, too. A branch
+// with such a load in the loop has the same effect, so the loops of values and of look-ups run over Left() tiles and
+// call Refill outside.
 template <int kParts, typename Place>
 class TilePlaces {
  public:

@@ -5,8 +5,8 @@
 // A weight is (e / total) * v, with an exponential e and the scale v of a value. The scale of the levels needs the
 // largest weight, and the pair (e, v) with the largest product e * v has it. So blocks find that pair while they
 // compute exponentials, and exchange it together with the lane sums. If another pair has nearly the same product,
-// rounding decides which weight is larger. Only then all weights are computed for their maximum, which takes one more
-// exchange (LargestWeights).
+// rounding decides which weight is larger. Only in that case, all weights are computed to find the largest, which takes
+// one more exchange (LargestWeights).
 #pragma once
 
 #include "kernels/cuda/attention/split/parts.cuh"
@@ -51,8 +51,8 @@ __device__ __forceinline__ void ExchangeMaximum(const Stripes& b, uint32_t word,
 }
 
 // Reduces `most` over the threads of each head (`of`) and over the blocks of the row, and writes the maxima to
-// `largest`. words: as in ExchangeMaximum. kFirst: everything that the blocks of the row wrote before is visible to all
-// of them after it. Called by all threads; ends with a barrier.
+// `largest`. words: as in ExchangeMaximum. kFirst: after the call, each block of the row sees everything that the other
+// blocks wrote before the call. Called by all threads; ends with a barrier.
 template <bool kFirst>
 __device__ __forceinline__ void ShareMaxima(const Stripes& b, const HeadWarps& of, float most, uint32_t* words,
                                             uint64_t (&of_warps)[kResidentWarps], float (&largest)[kValueHeads]) {
@@ -95,7 +95,7 @@ struct Candidate {
     const uint32_t is_near = second >= product * kNearly ? 0x80000000u : 0u;
     return static_cast<uint64_t>(FloatToBits(v) | is_near) << 32 | FloatToBits(e);
   }
-  // Whether the candidate may not have the largest weight, so that all weights must be computed.
+  // Whether another pair may have the largest weight, so that all weights must be computed.
   __device__ __forceinline__ static bool IsOpen(uint64_t word) {
     const Candidate at(word);
     return at.second > 0.0f || !(at.e >= kLeastE && at.product >= kLeastProduct);
@@ -356,7 +356,8 @@ __device__ __forceinline__ void Softmax(const SplitArgs& args, const Stripes& b,
                                         const Take& take) {
   const auto run = [&] {
     const bool is_open = ShareTotals(args, b, scores, exponentials(), s, waiting);
-    // Every block of the row has read the exchanged largest scores, so their words can be 0 again.
+    // ShareTotals received lane sums, which a block of the row posts only after it has read the exchanged largest
+    // scores. So the words of the largest scores can be 0 again.
     if (static_cast<int>(threadIdx.x) < b.heads.count) args.flags[b.item * kValueHeads + threadIdx.x] = 0;
     if (is_open) LargestWeights(args, b, scores, of, v_scales, s);
     QuantizeStripe(args, b, scores, of, v_scales, is_open, s, take);

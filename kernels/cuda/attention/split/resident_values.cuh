@@ -39,9 +39,9 @@ __device__ __forceinline__ uint2 LoadSharedPair(uint32_t at) {
 }
 
 // Loads halves of streams of weights from shared memory, for the levels of a lane's four positions: words 0 and 1 in
-// lanes of even columns, words 2 and 3 in lanes of odd columns. The two lanes that load a stream's halves are in one
-// half of the warp, which so loads eight streams. The streams of level 0 are there too, without ones, so no lane tests
-// for level 0.
+// lanes of even columns, words 2 and 3 in lanes of odd columns. The two lanes that load a stream's halves are in the
+// same half of the warp, so each half loads eight whole streams. The streams of level 0 are there too, without ones, so
+// no lane tests for level 0.
 class SharedHalves {
  public:
   // own: the lane's first position in a group of 16, a multiple of 4. Requires: between 4 and 16 masks in shared

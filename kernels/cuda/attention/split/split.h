@@ -4,11 +4,11 @@
 //
 // LaunchSplitScores writes the scores q k to scratch, LaunchSplitSoftmax turns scores into weights (the numbers that p
 // v quantizes), LaunchSplitValues multiplies weights by values. Each launch cuts the contexts into parts, and reads a
-// part once for all query heads of a KV head. A resident kernel does all steps in one launch. The lane in which an
-// exponential is summed depends on its absolute position (kernels/math/reduce.h). Every block finds its work from the
-// lengths in device memory, so that a recorded graph cuts a batch of any lengths evenly, and short rows never wait for
-// long ones. Bits: equal to those of the kernels that give each row to one block (attention/row.cu). Maxima and integer
-// sums have no order, and each lane of a float sum is added by one thread.
+// part once for all query heads of a KV head. A resident kernel does all steps in one launch. The lane of the sum that
+// an exponential is added to depends on the absolute position (kernels/math/reduce.h). Every block finds its work from
+// the lengths in device memory, so that a recorded graph cuts a batch of any lengths evenly, and short rows never wait
+// for long ones. Bits: equal to those of the kernels that give each row to one block (attention/row.cu). Maxima and
+// integer sums have no order, and each lane of a float sum is added by one thread.
 #pragma once
 
 #include "kernels/cuda/attention/kernels.h"

@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads, 3) SplitValuesKernel(const Args args
     const int32_t* pages = PagesOf(args, row);
     // This lane's first position: the lane has four of the 16 positions of its warp.
     int t = begin + (tid >> 5) * kGroupDims + (lane & 3) * 4;
-    // Shifted as t is, so that the loop ends for all lanes of a warp at once.
+    // Has the lane's offset in t, so that the loop ends for all lanes of a warp at once.
     const int warp_end = end + (lane & 3) * 4;
     const float* from =
         args.scratch.scores + HeadIndex(args, row, heads.first + min(lane >> 2, heads.count - 1)) * args.scratch.stride;

@@ -112,8 +112,7 @@ __device__ __forceinline__ KvPlace PlaceOf(const KvView& kv, const int32_t* page
 __device__ __forceinline__ const KvView& KvOf(const SplitArgs& args) { return args.attention.kv; }
 __device__ __forceinline__ int AbsoluteOf(const SplitArgs& /*args*/, int t) { return t; }
 
-// The query heads that a block of the score and value kernels computes: heads `first` to first + count - 1 of one KV
-// head.
+// The query heads that a block computes: heads `first` to first + count - 1, which share a KV head.
 struct SplitHeads {
   int kv_head = 0;
   int first = 0;
