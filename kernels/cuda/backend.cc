@@ -96,7 +96,7 @@ int64_t CudaBackend::LinearScratchBytes(const LinearSpec& spec, std::span<const 
     most =
         std::max(most, stoch::LinearScratchBytes(entry->context.traits, spec, {max_tokens, in_features, out_features}));
   }
-  // ReserveScratch rounds up to whole blocks, so this estimate does too.
+  // ReserveScratch allocates a block, which has at least 32 MiB (Workspace::BlockBytes), so this estimate has too.
   return static_cast<int64_t>(Workspace::BlockBytes(static_cast<size_t>(most)));
 }
 

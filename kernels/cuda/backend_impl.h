@@ -3,14 +3,14 @@
 //
 // Where each launcher is declared. Every launcher takes the DeviceContext first; its contract is in that header.
 //   attention/kv_cache.h       CudaKvCache, MakeKvCache, KvCacheBytes
-//   runtime/pass.h             CudaPass, MakePass, UploadPass
+//   runtime/pass.h             CudaPass
 //   runtime/ops.h              the ops of calls.h, from LaunchLinear on
 //   families/experts.h         CudaExperts, MakeExperts
-//   plain/matmul.h             LaunchScMatmul
+//   plain/matmul.h             LaunchScMatmul, and LaunchScMixedMatmul in mixed/linear.h
 //   prologue/functions.h       LaunchFunction
 //   rows.h                     LaunchEmbed, LaunchSelectRows, LaunchArgmax
 //   sampling/logit_queries.h   CudaLogitQueries, LaunchPickTokens, LaunchLogProbs
-//   weights/weights.h          MakeLinear, MakeVector, MakeEmbedding, Unpack
+//   weights/weights.h          MakeLinear, MakeLinearRows, MakeVector, MakeEmbedding, Unpack
 //   runtime/graph.h            GraphCache
 //   fabric/comm/device_group.h DeviceGroup: all-gathers, graphs over several devices
 //   fabric/ring/attention.h    RunRingAttention
@@ -133,7 +133,7 @@ class CudaBackend final : public Backend, public CallerStreams {
     Uploader uploader;
     std::unique_ptr<TestFault> test_fault;  // fails the device on purpose; null except in tests
     std::unique_ptr<CallerOrder> caller;    // order with a caller's stream; null until first used
-    int64_t runtime_bytes = 0;  // device memory of the process besides its buffers, at its largest, estimated
+    int64_t runtime_bytes = 0;  // estimate of the most device memory that the process takes besides its buffers
     // The part of runtime_bytes that is allocated already (the CUDA context), in bytes.
     int64_t runtime_taken_bytes = 0;
   };

@@ -5,7 +5,7 @@
 
 namespace stoch {
 
-// How kernels multiply bits: by binary mma.sync or, where a GPU has that in emulation only, in a form for int8 products.
+// How kernels multiply bits: by binary mma.sync or, on GPUs that only emulate it, in a form for int8 products.
 enum class BitProducts : uint8_t { kBinary, kInt8 };
 
 }  // namespace stoch

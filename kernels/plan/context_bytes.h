@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a CUDA context takes of a GPU.
+// Device memory that a CUDA context takes.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,12 @@
 
 namespace stoch {
 
-// Bytes of a context, from what the GPU's processes had taken together before it was made and after. A difference that
-// no context makes is another process's, which began or ended meanwhile: the usual size then, as where nobody can be
-// asked.
+// Bytes of a CUDA context. before, after: bytes of the GPU that all processes used just before the context was made and
+// just after; nullopt: unknown. The result is their difference, or kUsual if one is unknown or the difference is out of
+// range for a context, because another process began or ended meanwhile.
 inline int64_t ContextBytes(std::optional<int64_t> before, std::optional<int64_t> after) {
   constexpr int64_t kMiB = int64_t{1} << 20;
-  constexpr int64_t kUsual = 540 * kMiB;  // of a driver of today
+  constexpr int64_t kUsual = 540 * kMiB;  // size with current drivers
   constexpr int64_t kLeast = 96 * kMiB;
   constexpr int64_t kMost = 1536 * kMiB;
   if (!before || !after) return kUsual;

@@ -9,7 +9,7 @@
 
 namespace stoch {
 
-// The setting of a product that no GPU kernel takes, "" where there is none.
+// The setting of a product that no GPU kernel takes; "" if there is none.
 inline std::string WhyNoGpuKernel(const ScConfig& config) {
   if (config.arith != ScArith::kSc) return "";
   switch (config.gate) {

@@ -14,7 +14,8 @@ namespace {
 
 constexpr int64_t kLeastSharedBytes = int64_t{48} << 10;
 
-// The number in a variable of the environment, or `otherwise` where it is not set.
+// The number in an environment variable, or `otherwise` if it is not set. Errors: InvalidInput unless it is a number >=
+// `least`.
 int64_t NumberFrom(const char* variable, int64_t otherwise, int64_t least) {
   const char* text = std::getenv(variable);
   if (text == nullptr) return otherwise;

@@ -13,12 +13,13 @@ namespace stoch {
 enum class HopRoute : uint8_t { kPeer, kHost };
 std::string_view HopRouteName(HopRoute route);  // "peer", "host"
 
-// Peer copies where there are peers, else the host; or the route that `asked` names, where it is not empty. has_peers: all
-// GPUs reach each other's memory, and NCCL_P2P_DISABLE=1 is not set.
-// Errors: InvalidInput for a name that is none, and for a route that the GPUs do not have.
+// The route that `asked` names; if `asked` is empty, kPeer with has_peers, else kHost. has_peers: all GPUs reach each
+// other's memory, and NCCL_P2P_DISABLE=1 is not set.
+// Errors: InvalidInput for an unknown name, and for kPeer without has_peers.
 HopRoute ChooseHopRoute(std::string_view asked, bool has_peers);
 
-// The environment's STOCH_RING_ROUTE; empty where that is not set. Errors: InvalidInput for a name that is none.
+// The value of the environment variable STOCH_RING_ROUTE; empty if it is not set. Errors: InvalidInput for an unknown
+// name.
 std::string AskedHopRoute();
 
 }  // namespace stoch

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why products go by the plain kernels of a GPU (kernels/cuda/plain), for people.
+// Tells users why products run in the plain kernels of a GPU (kernels/cuda/plain).
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace stoch {
 
-// Names the first setting that no fast kernel takes, as "fault_product=0.01" or "smooth"; "" where none is known.
+// Names the first setting that no fast kernel takes, as "fault_product=0.01" or "smooth"; "" if none is known.
 std::string PlainReason(const LinearSpec& spec);
 // Attention: the reason of the first layer that has one.
 std::string PlainReason(const KvCacheSpec& spec);

@@ -6,7 +6,7 @@ namespace stoch {
 RouterPlan PlanRouter(const GpuTraits& gpu, const RouterShape& shape) {
   const bool in_warp = shape.experts <= kWarpRouterExperts && shape.top_k <= kWarpRouterChoices;
   const bool in_block = shape.experts <= kBlockRouterExperts && shape.top_k <= kBlockRouterChoices;
-  // The norm's weights, then f(x) of every row.
+  // Shared memory of the fused kernel: the norm's weights, then f(x) of every row.
   const int64_t rows = shape.rows == 1 ? 1 : kMaxFusedRouterRows;
   const int64_t fused_bytes = (1 + rows) * shape.product_cols * static_cast<int64_t>(sizeof(float));
   // Blocks of the fused kernel wait for each other's logits: all of them have to run at once.

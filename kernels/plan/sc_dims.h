@@ -49,7 +49,7 @@ inline ScDims MakeScDims(int64_t dims, int64_t config_chunk_d) {
   return r;
 }
 
-inline constexpr int kMaxStreamCycles = 256;  // of streams in tensor core operands
+inline constexpr int kMaxStreamCycles = 256;  // most cycles of a stream in tensor core operands
 
 // The sizes of activations as bitstreams (kernels/cuda/sc/tensor_core/streams.h says where a bit lies).
 struct StreamShape {
@@ -57,10 +57,10 @@ struct StreamShape {
   int tile_tokens = 0;  // a multiple of 8
   int token_tiles = 0;
   int dim_blocks = 0;        // dims.padded / 16
-  int blocks_per_chunk = 0;  // the last chunk may have fewer
+  int blocks_per_chunk = 0;  // blocks of a chunk; the last chunk may have fewer
   int chunks = 0;
-  int halves = 1;  // 2 where stoc_len > 128
-  int words = 0;   // 1..4 words of a half
+  int halves = 1;  // 2 if stoc_len > 128
+  int words = 0;   // 32-bit words of a half, 1..4
 
   STOCH_LAYOUT_FN int units() const { return 4 * words + 2; }
   STOCH_LAYOUT_FN int unit_bytes() const { return tile_tokens * 16; }

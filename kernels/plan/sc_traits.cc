@@ -14,7 +14,7 @@
 namespace stoch {
 namespace {
 
-// Ones in stream i of side a.
+// Number of ones in stream i of side a.
 int OnesOf(const ScOperator& op, size_t i) {
   int ones = 0;
   for (int w = 0; w < op.stream_words; ++w)
@@ -67,7 +67,7 @@ bool CountsFitBytes(const ScOperator& op) {
 
 bool CountsAreStaircases(const ScOperator& op) {
   if (op.code != ScCode::kSignMagnitude || op.levels > 128) return false;
-  // Quarters start where they like: only steps within one count.
+  // A quarter may begin at any count; only the steps within a quarter are checked.
   constexpr int kQuarter = 32;
   for (int mask = 0; mask < op.masks; ++mask) {
     for (int a = 0; a < op.levels; ++a) {

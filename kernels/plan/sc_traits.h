@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the choice of a GPU kernel needs to know of an ScOperator.
+// The facts about an ScOperator that the choice of a GPU kernel depends on.
 #pragma once
 
 #include <cstdint>
@@ -8,18 +8,19 @@
 
 namespace stoch {
 
-// Plain numbers, so that a plan is a function of values. Tables that "are there" are those of kernels/cuda/sc/format/tables.h.
+// Plain numbers, so that a plan is a function of values. has_bytes, has_quarters and has_residuals say which tables of
+// kernels/cuda/sc/format/tables.h exist for the operator.
 struct ScTraits {
   ScCode code = ScCode::kSignMagnitude;
-  int64_t chunk_d = 0;     // of the configuration, 0: one chunk
-  int64_t scope_rows = 1;  // rows of activations that share a scale; 0: all of a pass
+  int64_t chunk_d = 0;     // chunk_d of the configuration; 0: one chunk
+  int64_t scope_rows = 1;  // rows of activations that share a scale; 0: all rows of a pass
   int stoc_len = 128;
   int masks = 64;
   int levels = 128;
   int max_count = 128;
-  bool has_streams = false;       // counts as popcounts of streams
-  bool has_bytes = false;         // counts fit a byte, but for a largest one of 256
-  bool has_quarters = false;      // in a quarter of side b's levels, from one to the next a count stays or rises by one
+  bool has_streams = false;       // counts are popcounts of streams
+  bool has_bytes = false;         // counts fit a byte (CountsFitBytes)
+  bool has_quarters = false;      // CountsAreStaircases
   bool has_residuals = false;     // ScResiduals
   bool direct_ranks = false;      // RanksAreDirect
   bool has_tile_form = false;     // HasTileForm
@@ -31,12 +32,13 @@ struct ScTraits {
 // the last 64 configurations are kept. Thread-safe.
 ScTraits MakeScTraits(const ScOperator& op);
 
-// Whether every count fits a byte, but for one possible exception: 256 where both levels are the largest.
+// Whether every count fits a byte; the count of the two largest levels may also be 256.
 bool CountsFitBytes(const ScOperator& op);
-// Whether rows of counts of up to 128 levels are staircases whose steps are 0 or 1.
+// Whether there are at most 128 levels, and in every row of counts a count stays or rises by one from each level of
+// side b to the next, within each quarter of 32 levels.
 bool CountsAreStaircases(const ScOperator& op);
-// Whether a formula (DirectRanks of kernels/cuda/sc/tensor_core/operand.cuh) gives the ranks of side b's levels and, of
-// 128 cycles, the ones of side a's streams. Takes 20 us.
+// Whether a formula (DirectRanks of kernels/cuda/sc/tensor_core/operand.cuh) gives the ranks of side b's levels and,
+// for 128 cycles, the number of ones of side a's streams. Takes 20 us.
 bool RanksAreDirect(const ScOperator& op);
 // Whether every mask has the same ranks. Requires: has_streams.
 bool RanksAreCommon(const ScOperator& op);

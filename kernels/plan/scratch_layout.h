@@ -6,10 +6,10 @@
 
 namespace stoch {
 
-// Adds up arrays as the workspace of a device takes them: each begins at a multiple of kAlignment.
+// Adds up arrays as the workspace of a device places them: each begins at a multiple of kAlignment.
 class ScratchLayout {
  public:
-  static constexpr int64_t kAlignment = 256;  // of every array, where the memory begins at such a multiple
+  static constexpr int64_t kAlignment = 256;  // alignment of every array, if the memory has it too
 
   static constexpr int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 

@@ -30,8 +30,8 @@ struct GridBarrier {
   //
   // Each use of the barrier adds 2^31 to `state` in total, whatever the grid size, so bit 31 flips when the last block
   // arrives. A waiting block polls the word that the arrivals add to; nothing is reset, so there is no second word to
-  // wait for. Only thread 0 does the release and the acquire; sync() orders the other threads' writes and reads around
-  // them.
+  // wait for. Only thread 0 does the release and the acquire; sync() orders the other threads' writes before the
+  // release and their reads after the acquire.
   template <typename Sync>
   __device__ __forceinline__ unsigned Arrive(const Sync& sync) const {
     unsigned before = 0;

@@ -15,7 +15,7 @@ namespace stoch::cuda {
 Buffer AllocateDevice(const Device& device, size_t bytes);
 
 // Allocates pinned host memory, which asynchronous copies need; content undefined. The memory has one address on the
-// host and on every GPU (unified addressing), so a buffer of it may also be labelled as memory of a `device`.
+// host and on every GPU (unified addressing), so the Buffer may name a GPU as its `device`.
 // Errors: OutOfMemory if the host has not enough memory; CudaError otherwise.
 Buffer AllocatePinned(size_t bytes, const Device& device = {});
 

@@ -12,7 +12,7 @@ namespace stoch::cuda {
 // One matrix of every expert, and where its products go.
 struct HalfExpertTask {
   const HalfWeightView* views = nullptr;  // [experts], in device memory
-  float* out = nullptr;                   // [slots][rows of the matrix], rows out_stride floats apart
+  float* out = nullptr;                   // [slots][out_features], slots out_stride floats apart
   int64_t out_stride = 0;
 };
 

@@ -45,8 +45,9 @@ __device__ __forceinline__ float FoldShared(const float* shared) {
   return __shfl_sync(0xffffffffu, total, 0);
 }
 
-// The sum of kRowLanes values, folded by halves (value j += value j + s for s = kRowLanes / 2, ..., 1, as in reduce.h)
-// and returned to every thread; thread j passes value j. shared: kRowLanes floats of scratch. Contains two barriers.
+// The sum of kRowLanes values v[j], folded by halves (v[j] += v[j + s] for s = kRowLanes / 2, ..., 1, as in reduce.h)
+// and returned to every thread; thread j passes v[j] as lane_sum. shared: kRowLanes floats of scratch. Contains two
+// barriers.
 __device__ inline float BlockFoldLanes(float lane_sum, float* shared) {
   __syncthreads();
   shared[threadIdx.x] = lane_sum;

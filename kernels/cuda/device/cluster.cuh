@@ -31,7 +31,8 @@ struct Cluster {
     return shared;
 #endif
   }
-  // The two halves of Sync: arrive at the cluster barrier, then wait for all threads of the cluster.
+  // The two halves of Sync: arrive at the cluster barrier, then wait for all threads of the cluster. In code for less
+  // than sm_90 both do nothing, unlike Sync, so without a cluster the caller needs a block barrier instead.
   __device__ static void Arrive() {
 #if __CUDA_ARCH__ >= 900
     cooperative_groups::this_cluster().barrier_arrive();

@@ -103,8 +103,8 @@ __device__ __forceinline__ Word Receive(const Word* from) {
   while (word == 0);
   return word;
 }
-// Receive for a word sent by PostLast, with acquire semantics: everything that the sending block wrote before is
-// visible to the calling block after its next barrier.
+// Receive for a word sent by PostLast, with acquire semantics: everything that the sending block wrote before its last
+// barrier is visible to the calling block after its next one.
 __device__ __forceinline__ uint32_t ReceiveLast(const uint32_t* from) {
   uint32_t word;
   do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
@@ -132,7 +132,7 @@ __device__ __forceinline__ void PostOutput(const RowPost& post, const PostPeers&
   Post(post.words + at, word);
 }
 // Zeroes the words that `post` tells this kernel to clear for later kernels. Called by all threads of `blocks` blocks,
-// of which this is number `block`. Requires: after WaitForPrevious.
+// of which this is number `block`. Requires: called after WaitForPrevious.
 __device__ __forceinline__ void ClearRow(const RowPost& post, int block, int blocks) {
   const int count = post.clear_words / 4;
   const int threads = static_cast<int>(blockDim.x);

@@ -30,7 +30,7 @@ __device__ inline void LoadHead(HeadVector<kPairs>& x, const float* from, int ha
   }
 }
 
-// Loads the head from words that the kernel before posts (exchange.cuh): polls until all words have arrived.
+// Loads the head from words that the previous kernel posts (exchange.cuh): polls until all words have arrived.
 template <int kPairs>
 __device__ inline void ReceiveHead(HeadVector<kPairs>& x, const uint32_t* from, int half, int lane) {
   uint32_t words[2 * kPairs];

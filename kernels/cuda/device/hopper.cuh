@@ -12,8 +12,8 @@
 namespace stoch::cuda {
 
 __device__ __forceinline__ void WgmmaFence() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
-// Makes the compiler finish computing the A operand at this point. If those instructions moved between a wgmma fence
-// and its commit, ptxas would serialize every wgmma of the kernel (warning C7513).
+// Makes the compiler finish computing the A operand at this point. If instructions that compute it moved between a
+// wgmma fence and its commit, ptxas would serialize every wgmma of the kernel (warning C7513).
 __device__ __forceinline__ void Pin(uint32_t (&a)[4]) {
   asm volatile("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3])::"memory");
 }
@@ -98,9 +98,9 @@ __device__ __forceinline__ uint32_t MapToCluster(uint32_t address, uint32_t rank
   return r;
 }
 // Arrives at the mbarrier at cluster address `address` + kOffset if `condition`. Releases at block scope only: the
-// arrival announces finished reads of shared memory, and a release at cluster scope costs a membar.gpu (measured: 1.3
-// times the kernel). The condition is a predicate instead of a branch, because branches while a wgmma is in flight make
-// ptxas serialize wgmma (C7513).
+// arrival announces finished reads of shared memory, and a release at cluster scope costs a membar.gpu (the kernel then
+// took 1.3 times as long). The condition is a predicate instead of a branch, because branches while a wgmma is in
+// flight make ptxas serialize wgmma (C7513).
 template <int kOffset>
 __device__ __forceinline__ void BarrierArriveRemote(uint32_t address, bool condition) {
   asm volatile(

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Device side of the rule that picks stream lengths (kernels/sc/sc_lengths.h): a row's metric, the metric's level, and
-// the level's slot. A level counts the rule's thresholds; a slot is the index of a stream length in LengthView::tables.
+// the level's slot. A level, 0 .. num_thresholds + 1, says where the metric lies among the rule's thresholds
+// (LengthLevel); a slot is the index of a stream length in LengthView::tables.
 #pragma once
 
 #include <cstdint>

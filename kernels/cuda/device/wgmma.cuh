@@ -9,8 +9,8 @@
 namespace stoch::cuda {
 
 // wgmma of a 64 x N tile by one warpgroup. Accumulator d[4 * b + 2 * i + j] is row 16 * warp + lane / 4 + 8 * i, column
-// 8 * b + 2 * (lane % 4) + j. Bits: d = popcount(A & B), added to d if `accumulate`; Bytes: d += A B of signed bytes.
-// a: A fragment in registers; b: descriptor of B in shared memory.
+// 8 * b + 2 * (lane % 4) + j. The function Bits sets d to popcount(A & B), or adds it to d if `accumulate`; Bytes adds
+// A B of signed bytes to d. a: A fragment in registers; b: descriptor of B in shared memory.
 template <int N>
 struct Wgmma;
 

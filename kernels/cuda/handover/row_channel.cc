@@ -55,8 +55,8 @@ RowPost RowChannel::Take(const RowOutputs& outputs, bool is_open, const PolledRo
   return post;
 }
 
-// Rows that earlier kernels posted in this call or the one before may be zeroed by the second kernel that follows, so
-// nothing may poll them any more.
+// Forgets all rows posted before this one: the next kernel that posts zeroes the row before this one (RowChannel), so
+// later kernels must not poll it.
 void RowChannel::Offer(const RowOutputs& outputs, const RowPost& post) {
   offered_ = {};
   readable_ = {};
@@ -100,7 +100,7 @@ void RowChannel::Settle() {
 
 void RowChannel::Close() {
   Settle();
-  // The first row is cleared by the third kernel of a sequence that posts; if the sequence ends earlier, clear it here.
+  // The third posting kernel of a sequence clears the first row. If the sequence ends before that, clear the row here.
   if (posts_ == 1 || posts_ == 2) {
     STOCH_CUDA(cudaMemsetAsync(Row(0), 0, static_cast<size_t>(kChannelWords) * sizeof(uint32_t), stream_));
   }

@@ -44,7 +44,7 @@ struct SharedRow {
   int64_t own_begin = 0;  // columns [own_begin, own_end) of `to` are there already: this GPU computed them
   int64_t own_end = 0;
   PeerWait wait;  // time limit of the poll
-  // Launches the kernel that receives the row and stores it to `to`
+  // Launches the kernel that receives the row and stores it to `to`.
   void (*settle)(const SharedRow& row, cudaStream_t stream) = nullptr;
 };
 // State of shared rows on one GPU: set by the group of GPUs (fabric/comm/shared_rows.h), used by the ops of this GPU.
@@ -88,18 +88,18 @@ struct PolledRow {
 
 // The posted rows of one stream. There are four rows. The first kernel of a sequence (a recorded graph, or the ops
 // between two graphs) posts to a row of its own and clears the other three; later kernels use those three in rotation
-// and clear the row of the kernel two before, whose reader has ended. So a sequence only needs its first row to be
-// zero, whatever ran before, and leaves that row zero.
+// and clear the row of the second kernel before them, whose reader has ended. So a sequence only needs its first row to
+// be zero, whatever ran before, and leaves that row zero.
 class RowChannel {
  public:
   // supported: the GPU overlaps kernels (PDL); if false, nothing is ever posted. Errors: DeviceError, OutOfMemory.
   RowChannel(Device device, cudaStream_t stream, bool supported, SharedSlot* shared);
 
-  // Begins a call of the backend: rows offered by the call before become readable. Unless polls_shared is true (the op
-  // polls a shared row or settles it itself), a pending shared row is stored to memory.
+  // Begins a call of the backend: rows that the previous call posted become readable. Unless polls_shared is true (the
+  // op polls a shared row or settles it itself), a pending shared row is stored to memory.
   void Begin(bool polls_shared);
-  // The words of `count` floats at `data`, if the last kernel of the call before posted them or all GPUs post them as a
-  // shared row; else a PolledRow without words.
+  // The words of `count` floats at `data`, if the last kernel of the previous call posted them or all GPUs post them as
+  // a shared row; else a PolledRow without words.
   PolledRow Poll(const void* data, int64_t count) const;
   // Calls launch(RowPost, PostPeers), which must launch the next kernel on the stream, and makes the kernel's outputs
   // readable for the next call. The RowPost is empty if the channel cannot take the row; the kernel then must not poll
@@ -147,7 +147,7 @@ class RowChannel {
   int64_t posts_ = 0;                       // kernels of the sequence that posted a row so far
   std::array<int64_t, 2> last_words_ = {};  // words of the last row posted, and of the one before
   Offered offered_;                         // outputs that this call posted
-  Offered readable_;                        // outputs that the call before posted, which this call may poll
+  Offered readable_;                        // outputs that the previous call posted, which this call may poll
 };
 
 }  // namespace stoch::cuda

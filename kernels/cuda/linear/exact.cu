@@ -119,7 +119,7 @@ constexpr int kTileThreads = 256;
 constexpr int kTileM = 128;
 constexpr int kThreadM = 8;
 constexpr int kTileSteps = 16;  // elements of a lane ("steps") that are staged in shared memory at a time
-constexpr int kLevels = 4;      // log2(kDotLanes): most partial tiles that wait for the tile they merge with
+constexpr int kLevels = 4;      // log2(kDotLanes): most partial tiles that wait at once to be merged
 
 __device__ __forceinline__ int LaneInFoldOrder(int i) {  // i with its 4 bits reversed: 0, 8, 4, 12, 2, ...
   return static_cast<int>(__brev(static_cast<unsigned>(i)) >> 28);
@@ -295,8 +295,8 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   Tiles::Write(acc, n0, m0, tm, tn, x_rows, w.rows, out, reporter);
 }
 
-// Transposes x [rows][x_stride] to out [lane][step][out_stride] for ExactTileKernel, so that one step of a lane is a
-// contiguous line of rows. Rows are padded with zeros to a multiple of kTransposeTile. One block per tile of
+// Transposes x [rows][x_stride] to out [lane][step][out_stride] for ExactTileKernel, so that the values of all rows at
+// one step of a lane are contiguous. Rows are padded with zeros to a multiple of kTransposeTile. One block per tile of
 // kTransposeTile columns x kTransposeTile rows.
 constexpr int kTransposeTile = kExactTileRows;
 __global__ void __launch_bounds__(kTransposeTile * 8)

@@ -28,8 +28,9 @@ using fixed::Operand;
 
 constexpr int kInputThreads = kRowLanes;  // one thread per lane of RMSNorm's sum (kernels/math/reduce.h)
 
-// Computes f(x) of one row, rounds it to integers of the row's power of two (math/fixed_point.h) and writes their
-// digits to `to`. One block per row; blocks beyond `rows` fill the last tile with zeros. Reports NaN and infinity.
+// Computes f(x) of one row, multiplies it by the row's power of two, rounds it to integers (math/fixed_point.h) and
+// writes their digits to `to`. One block per row; blocks beyond `rows` fill the last tile with zeros. Reports NaN and
+// infinity.
 template <Prologue P>
 __global__ void __launch_bounds__(kInputThreads)
     FixedInputKernel(RowSource source, int64_t rows, int64_t cols, Operand to, SiteReporter reporter) {

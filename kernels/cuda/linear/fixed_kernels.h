@@ -24,9 +24,9 @@ inline constexpr int kTileTokens = 64;  // rows of x of a tile
 inline constexpr int kTileColumns = kDigits * kTileTokens;
 
 // x as operand B of the products: digits of integers, `bytes` as [tile][step][half][column][16 bytes]. A column is one
-// digit of one row of x; 8 columns of a half are one core matrix for wgmma and ldmatrix. In a column, bytes
-// 4 t .. 4 t + 3 of half h are features 32 * step + 8 t + 4 h and the next three: thread t of a quad multiplies them
-// with the eight weights that it loads of a row.
+// digit of one row of x; 8 columns of a half are one core matrix for wgmma and ldmatrix. In a column, bytes 4 t .. 4 t
+// + 3 of half h are features 32 * step + 8 t + 4 h and the next three: both halves together hold the features of the
+// eight weights of a row that thread t of a quad loads.
 struct Operand {
   int8_t* bytes = nullptr;
   double* units = nullptr;  // [rows]: value of one unit of each row's integers (FixedUnit)

@@ -17,7 +17,8 @@ struct Bytes {
 };
 
 // The bytes of Rint(w * scale) for eight packed weights w. Bits: the product is exact (or below one half, where it may
-// be a denormal), and floats from 1.5 * 2^23 on are integers, so adding kMagic rounds as Rint does.
+// be a denormal), and with kMagic = 1.5 * 2^23 added it lies in 2^23 .. 2^24, where the floats are the integers, so the
+// addition rounds as Rint does.
 template <typename T>
 __device__ __forceinline__ Bytes BytesOf(const uint4& packed, float scale) {
   constexpr float kMagic = 12582912.0f;

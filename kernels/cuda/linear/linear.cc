@@ -81,8 +81,8 @@ std::vector<MixedChoice> ChoicesOf(DeviceContext& ctx, const LinearCall& call, c
   return choices;
 }
 
-// Takes the first of `left` and all others that can share its launches: their routes are of one kind (for steps or for
-// prompts) and their activations are quantized alike. Marks them as done.
+// Takes the first of `left` and the others that can share its launches, up to kMaxScTasks: their routes are of one kind
+// (for steps or for prompts) and their activations are quantized alike. Marks them as done.
 std::vector<MixedTask> TakeAlike(std::span<MixedChoice> left) {
   const MixedChoice& first = left.front();
   std::vector<MixedTask> tasks;

@@ -101,7 +101,7 @@ class GroupedCall {
  private:
   const MixedWeight& weight(size_t e) const { return *experts_.weights[e]; }
   bool has_rule(size_t e) const { return !weight(e).rest.empty() && weight(e).rest.lengths->view().has_rule; }
-  // Metrics of a row: the number of chunks if each chunk has a metric of its own, else 1.
+  // Number of metrics of a row: one for each chunk if chunks have metrics of their own, else 1.
   static int64_t MetricsPerRow(const MixedPart& part) {
     return part.lengths->view().scope == ScLengthScope::kChunk ? part.view.dims.chunks : 1;
   }
@@ -228,7 +228,7 @@ class GroupedCall {
   const SlotOrder order_;
   Scratch scratch_;
   int64_t most_rows_ = 0;
-  const int32_t* slots_ = nullptr;  // entries of order_.slots and order_.rows, in device memory
+  const int32_t* slots_ = nullptr;  // order_.slots in device memory; rows_: order_.rows
   const int32_t* rows_ = nullptr;
   float* x_ = nullptr;  // gathered input rows, [most_rows][cols]
   float* y_ = nullptr;  // their outputs, [most_rows][out_features]
@@ -236,7 +236,7 @@ class GroupedCall {
   const uint64_t* fault_rows_ = nullptr;
   float* metrics_ = nullptr;  // metrics of the experts whose rule depends on the whole call
   int64_t num_metrics_ = 0;
-  std::vector<int64_t> first_metrics_;  // [experts] index in metrics_ of the first metric
+  std::vector<int64_t> first_metrics_;  // [experts] index in metrics_ of each expert's first metric
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prepares rows for the fast kernels of mixed stream lengths (prepare.h). One block per row, or a cluster of blocks per
-// row if there are few, long rows. The kernel precedes every linear of a decode step, so f(x) stays in shared memory
-// between the RMSNorm, the metrics that choose stream lengths, and the quantizer.
+// row if there are few, long rows. The kernel runs before every linear of a decode step and must be short, so f(x)
+// stays in shared memory from the RMSNorm to the metrics that choose stream lengths and the quantizer.
 #include <algorithm>
 
 #include "kernels/base/check.h"
@@ -52,7 +52,8 @@ struct PrepareShared {
 };
 static_assert(sizeof(PrepareShared) + 1024 == kMixedPrepareStaticBytes && kMaxChunkDims == kDecodeChunkDims);
 
-// Prefetches the arrays of a rule into the L2, from which the weights of earlier kernels may have evicted them.
+// Prefetches the first line of each array of a rule into the L2, from which the weights of earlier kernels may have
+// evicted it.
 __device__ void PrefetchRule(const LengthView& view) {
   if (view.num_thresholds > 0) PrefetchL2Line(view.thresholds);
   if (view.slot_of != nullptr) PrefetchL2Line(view.slot_of);

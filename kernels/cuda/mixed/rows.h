@@ -18,7 +18,7 @@ struct MixedRows {
   int64_t stride = 0;
   int64_t rows = 0;
   int64_t cols = 0;
-  // [rows / row_slots] in device memory: the row by which faults are drawn (HardwareSite); null: none.
+  // [rows / row_slots] in device memory: the row number by which faults are drawn (HardwareSite); null: none.
   const uint64_t* fault_rows = nullptr;
   int64_t row_slots = 1;  // rows that share one entry of fault_rows
 };

@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kAppendWarps * 32) PlainAppendKernel(const __g
   HeadVector<> x;
   job.Load(a, x, lane);
   if (job.is_q) {
-    // Rotated, but not divided by the factors: stream lengths depend on q in this form.
+    // This stores q rotated, but not yet divided by the smoothing factors: stream lengths depend on q in this form.
     float* to = a.q + row * a.q_stride + head * head_dim;
     ForEachDim(x, half, lane, [&](int i, float value) { to[i] = value; });
   }

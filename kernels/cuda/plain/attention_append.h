@@ -24,8 +24,8 @@ struct AppendedQueries {
   // kPerHead, kPerRow: the queries divided by the smoothing factors, [rows][num_heads][head_dim].
   float* q_values = nullptr;
 };
-// RoPE of queries and keys, then the append of keys and values to the cache, as codes (kPerToken) or floats, and
-// `queries`.
+// Rotates queries and keys (RoPE), appends keys and values to the cache as codes (kPerToken) or floats, and writes the
+// arrays of `queries`.
 void LaunchAppend(DeviceContext& ctx, const AttentionArgs& args, const AttentionCall& call,
                   const MixedProducts& products, const AppendedQueries& queries);
 

@@ -32,7 +32,7 @@ struct RowArgs {
   uint64_t qk_site = 0, av_site = 0;  // ScSite::number of query head 0, which faults are drawn by
   // p v in integers or E4M3: every kIntChunk positions have a scale of their own.
   bool int_av = false;
-  NonlinearView exp;  // function table that replaces Exp; without pieces: Exp itself
+  NonlinearView exp;  // function table that replaces Exp; if its size is 0, Exp itself is used
   Phase phase = Phase::kWhole;
   const uint8_t* q_codes = nullptr;  // codes of the queries [rows][num_heads][head_dim]
   const float* q_scales = nullptr;   // scales of the queries [rows][num_heads][KvView::key_scales]
@@ -64,7 +64,7 @@ __device__ inline bool IsPruned(const LengthTable& table) {
 // the register and the faults of `hardware`.
 class PlainSum {
  public:
-  // skipped: dimensions of the chunk that are left out before the first one to be added; they count as zeros.
+  // skipped: number of dimensions of the chunk before the first one that is added; they count as zeros.
   __device__ PlainSum(const LengthView& view, const LengthTable& table, const HardwareView& hardware, int64_t skipped)
       : view_(view), table_(table), hardware_(hardware), gates_(hardware.gates) {
     if (hardware.gates.steps != nullptr) gates_.Skip(static_cast<int>(skipped % hardware.gates.group));

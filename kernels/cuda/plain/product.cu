@@ -234,7 +234,7 @@ void LaunchRows(DeviceContext& ctx, const PlainProduct& args, Kernel kernel, siz
 
 template <typename Count>
 void Launch(DeviceContext& ctx, const PlainProduct& args) {
-  // Staging makes one row 10 to 40 % faster; 128 rows take twice as long (bench/log).
+  // With staging, one row is 10 to 40 % faster, but 128 rows take twice as long (bench/log).
   constexpr int64_t kMostStagedRows = 32;
   const bool is_staged = args.a.tokens * args.row_slots <= kMostStagedRows;
   const size_t stage =

@@ -54,7 +54,7 @@ struct SoftmaxArgs {
   uint8_t* slots = nullptr;
   int64_t step = 1;
   SiteReporter reporter;
-  NonlinearView exp;  // function table that replaces Exp; without pieces: Exp itself
+  NonlinearView exp;  // function table that replaces Exp; if its size is 0, Exp itself is used
 };
 
 // Turns the scores of a row into probabilities, 0 at positions that the row does not see, and computes the row's metric

@@ -10,8 +10,8 @@ namespace stoch::cuda {
 
 #if defined(__CUDACC__)
 // Launches `kernel` in clusters of `cluster` blocks; 0 means clusters of grid.x blocks. The kernel may start before the
-// kernels ahead have finished (PDL, launch.h), so it must call WaitForPrevious before it reads what they write. Raises
-// the kernel's limit of dynamic shared memory to shared_bytes.
+// earlier kernels of the stream have finished (PDL, launch.h), so it must call WaitForPrevious before it reads what
+// they write. Raises the kernel's limit of dynamic shared memory to shared_bytes.
 // Requires: the cluster size divides grid.x and is at most 8, or 16 if the device supports that; it is 1 if ctx.traits
 //           has no clusters.
 template <typename Args>

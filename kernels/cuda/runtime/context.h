@@ -69,12 +69,12 @@ class DeviceContext {
 
   // Early reads across ops. Settle promises that `data` is complete before the next kernel on `stream` may begin
   // (launch.h), and that the last kernel of the current op does not write it. A kernel of the next op may then read
-  // `data` before WaitForPrevious, bypassing the L1; IsSettled tells whether that promise was made in the call just
-  // before.
+  // `data` before WaitForPrevious, with loads that bypass the L1; IsSettled tells whether that promise was made in the
+  // call just before.
   void Settle(const void* data) { settled_ = {calls_, data}; }
   bool IsSettled(const void* data) const { return settled_.data == data && settled_.call + 1 == calls_; }
   // Begins a call of the backend; every op and every other call on the device does this once. May enqueue a kernel that
-  // stores a pending row, unless polls_shared (RowChannel::Begin).
+  // stores a pending shared row to memory, unless polls_shared (RowChannel::Begin).
   void CountCall(bool polls_shared = false) {
     ++calls_;
     row_channel_->Begin(polls_shared);

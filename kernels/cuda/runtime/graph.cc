@@ -67,8 +67,8 @@ void GraphCache::Run(std::string_view key, const std::function<void()>& body) {
     return;
   }
   const cudaError_t code = Launch(entry);
-  // The first launch of a graph allocates memory, which can fail. With one device, nothing has run then; with several,
-  // some devices may already be waiting for the others.
+  // The first launch of a graph allocates memory, which can fail. With one device, nothing has run then, so the body
+  // can run eagerly instead; with several, some devices may already be waiting for the others, so the error is thrown.
   if (is_new && contexts_.size() == 1 && IsHarmless(code)) {
     (void)cudaGetLastError();
     Destroy(entry.graphs);

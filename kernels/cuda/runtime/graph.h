@@ -19,7 +19,8 @@ namespace stoch::cuda {
 //
 // With several devices, a key has one graph per device, launched one after another. CUDA does not order these graphs;
 // ops that join devices (device_group.h) wait for each other through memory, without the host. A body that cannot be
-// recorded, or whose graph does not find enough memory at its first launch, runs eagerly from then on.
+// recorded runs eagerly from then on, and so does one whose graph does not find enough memory (with several devices a
+// failure at the first launch is thrown instead).
 class GraphCache {
  public:
   explicit GraphCache(std::vector<DeviceContext*> contexts);
@@ -42,8 +43,8 @@ class GraphCache {
   void Record(Entry& entry, const std::function<void()>& body);
   // Launches the entry's graph on every device.
   cudaError_t Launch(const Entry& entry) const;
-  // Ends the recordings of the first `started` devices. Returns their graphs, null where a recording failed; sets *code
-  // to the first failure.
+  // Ends the recordings of the first `started` devices. Returns their graphs, null for a recording that failed; sets
+  // *code to the first failure.
   std::vector<cudaGraph_t> EndRecording(size_t started, cudaError_t* code);
   // Destroys the least recently used entry.
   void DropOldest();

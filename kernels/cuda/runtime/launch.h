@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernel launches that may start before the kernels ahead have finished (PDL, programmatic dependent launch).
+// Launches of kernels that may start before the earlier kernels of the stream have finished (PDL, programmatic
+// dependent launch).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,8 +12,8 @@
 namespace stoch::cuda {
 
 #if defined(__CUDACC__)
-// Waits until all kernels ahead in the stream have finished and their writes are visible. In a kernel that was launched
-// without PDL, returns at once.
+// Waits until all earlier kernels of the stream have finished and their writes are visible. In a kernel that was
+// launched without PDL, returns at once.
 // Requires: called by every thread of a kernel launched with LaunchOverlapped, before it accesses anything but weights
 //           and tables.
 __device__ __forceinline__ void WaitForPrevious() {
@@ -54,8 +55,9 @@ void AllowShared(const DeviceContext& ctx, void (*kernel)(Params...), size_t byt
   AllowShared(ctx, reinterpret_cast<const void*>(kernel), bytes);
 }
 
-// Launches `kernel` with PDL, so that its blocks can be resident before the kernels ahead have finished; the kernel
-// must call WaitForPrevious. A plain launch if the code that runs was compiled without PDL (before sm_90).
+// Launches `kernel` with PDL, so that its blocks can be resident before the earlier kernels of the stream have
+// finished; the kernel must call WaitForPrevious. A plain launch if the code that runs was compiled without PDL (before
+// sm_90).
 template <typename... Params, typename... Args>
 void LaunchOverlapped(DeviceContext& ctx, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
                       Args&&... args) {

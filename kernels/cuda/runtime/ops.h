@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Launchers of the ops of kernels/calls.h on one GPU, one per op. Each is defined in the folder of its kind:
-// linear/linear.cc, attention/attention.cc, families/heads.cu, families/experts.cu, sampling/compare.cu.
+// linear/linear.cc, attention/attention.cc, families/heads.cu, families/router.cu, families/experts.cu,
+// sampling/compare.cu.
 #pragma once
 
 #include "kernels/calls.h"

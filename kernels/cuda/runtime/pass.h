@@ -111,7 +111,8 @@ class CudaPass final : public Pass {
   const std::vector<TileBatch>& batches() const { return batches_; }
   int32_t max_page() const { return max_page_; }  // largest page number in use
   const std::vector<PassSequence>& sequences() const { return sequences_; }
-  // Changes with every upload to any pass of the process; 0 before the first upload.
+  // Number of the last upload to this pass, counted over all passes of the process, so no two uploads have the same; 0
+  // before the first upload.
   uint64_t upload() const { return upload_number_; }
   // The layout uploaded last, except that its ids are all 0 (only their number is kept) and its output_rows are empty.
   const PassLayout& layout() const { return layout_; }

@@ -7,7 +7,7 @@
 namespace stoch::cuda {
 namespace {
 
-constexpr int kEach = 8;  // columns of a thread, which are of one block
+constexpr int kEach = 8;  // columns that a thread decodes; all lie in one block (WeightCodes::block)
 
 __device__ float E4m3Number(uint32_t code) {
   const uint32_t magnitude = code & 0x7f;
@@ -18,7 +18,7 @@ __device__ float E4m3Number(uint32_t code) {
 struct CodeDecoder {
   WeightCodes codes;
   CodeSlab slab;
-  int64_t blocks;  // of a row
+  int64_t blocks;  // blocks of a row
   float* out;
 
   __device__ float Number(int64_t row, int64_t eight, int i) const {

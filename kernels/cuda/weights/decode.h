@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decodes quantized weights on the device, so that their codes are all that goes over PCIe.
+// Decodes quantized weights on the device, so that only codes, scales and zero points go over PCIe.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@ namespace stoch::cuda {
 // Rows of WeightCodes in device memory.
 struct CodeSlab {
   const float* scales = nullptr;    // [rows][codes.blocks()]
-  const float* zeros = nullptr;     // as many
+  const float* zeros = nullptr;     // zero points, [rows][codes.blocks()]
   const uint32_t* words = nullptr;  // kE4m3: bytes [rows][cols]; kNibbles: [cols / 8][rows]
   int64_t rows = 0;
 };
 
 // Writes the numbers [rows][cols] of a slab.
-// Bits: those of WeightDecoder::Decode, but for those of NaNs, which no weight may be.
+// Bits: those of WeightDecoder::Decode, except for NaNs, which loading rejects.
 void LaunchDecodeCodes(DeviceContext& ctx, const WeightCodes& codes, const CodeSlab& slab, float* out);
 
 }  // namespace stoch::cuda

@@ -74,8 +74,8 @@ std::unique_ptr<MixedWeight> Allocate(DeviceContext& ctx, const LinearSpec& spec
   if (!rest.empty()) {
     const std::vector<ScOperatorPtr> alone{spec.sc};
     for (const ScOperatorPtr& one : extras.by_length.empty() ? alone : extras.by_length) {
-      // Operators in by_length may have repeated their single mask to match others; the kernels for one length need the
-      // original.
+      // In by_length, the single mask of an operator may be repeated to match operators with more masks; the kernels
+      // for one length need the operator as its configuration makes it.
       weight->rest.operators.push_back(one == nullptr ? nullptr : MakeScOperator(one->config));
     }
     weight->rest.lengths = std::make_shared<LengthTables>(ctx.device, ctx.tables, spec.sc, &extras);

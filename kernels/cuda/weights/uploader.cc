@@ -17,13 +17,14 @@ namespace stoch::cuda {
 namespace {
 
 constexpr int64_t kSlabBytes = int64_t{32} << 20;
-constexpr int64_t kDecodedSlabBytes = int64_t{64} << 20;  // starting threads takes a share of each
-constexpr int64_t kDecodeThreads = 16;                    // more take longer to start than they save
-constexpr int64_t kCopyThreads = 8;                       // keep up with PCIe
+constexpr int64_t kDecodedSlabBytes = int64_t{64} << 20;  // large, because each slab starts its threads anew
+constexpr int64_t kDecodeThreads = 16;                    // more threads take longer to start than they save
+constexpr int64_t kCopyThreads = 8;                       // enough threads to keep up with PCIe
 constexpr int64_t kMinBytesPerThread = int64_t{1} << 20;
-constexpr int64_t kDecodedBytes = sizeof(float);  // of a number
+constexpr int64_t kDecodedBytes = sizeof(float);  // bytes of a decoded number
 
-// The most threads that so many bytes are worth, at most `most`.
+// Number of threads for a copy of `bytes` bytes: one for every kMinBytesPerThread, but at least 1 and at most `most`
+// and UsableThreads().
 int64_t ThreadsFor(int64_t bytes, int64_t most) {
   return std::clamp<int64_t>(bytes / kMinBytesPerThread, 1, std::min<int64_t>(most, UsableThreads()));
 }
@@ -41,7 +42,8 @@ void ParallelCopy(char* to, const char* from, int64_t bytes) {
           [&](int64_t begin, int64_t end) { std::memcpy(to + begin, from + begin, static_cast<size_t>(end - begin)); });
 }
 
-// Decodes `count` elements from element `first` of the part on, whole rows per thread: decoding is slower than PCIe.
+// Decodes `count` elements from element `first` of the part on, by several threads, because decoding is slower than
+// PCIe. A thread takes whole rows.
 void ParallelDecode(const WeightSource& part, int64_t first, int64_t count, float* to) {
   InParts(count / part.cols, ThreadsFor(count * kDecodedBytes, kDecodeThreads), [&](int64_t begin, int64_t end) {
     part.decoder->Decode(part.first + first + begin * part.cols, (end - begin) * part.cols, to + begin * part.cols);
@@ -54,7 +56,7 @@ int64_t CodeBytes(const WeightCodes& codes, int64_t rows) {
   return rows * (2 * codes.blocks() * static_cast<int64_t>(sizeof(float)) + stored);
 }
 
-// Writes scales, zero points and codes of rows [first, first + rows), one after another, to `to`.
+// Writes three arrays to `to`, one after another: scales, zero points and codes of rows [first, first + rows).
 void CopyCodes(const WeightDecoder& decoder, int64_t first, int64_t rows, char* to) {
   const WeightCodes& codes = *decoder.codes();
   auto* const scales = reinterpret_cast<float*>(to);
@@ -78,7 +80,7 @@ void CopyCodes(const WeightDecoder& decoder, int64_t first, int64_t rows, char* 
   });
 }
 
-// The codes of a part that the device decodes, or null.
+// The codes of a part that the device decodes; null for other parts.
 const WeightCodes* CodesOf(const WeightSource& part) {
   return part.decoder == nullptr ? nullptr : part.decoder->codes();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Brings the numbers of weight sources to the device in slabs of rows: copied through pinned memory, as numbers or as codes
-// that the device decodes, or generated there.
+// Brings the numbers of weight sources to the device in slabs of rows. Numbers, or codes that the device decodes, are
+// copied through pinned memory; random and constant weights are generated on the device.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -34,7 +34,7 @@ class Uploader {
 
   // Calls consume(slab) for every slab in row order; consume launches kernels on ctx.stream that read the slab.
   // Requires: parts have equal cols, type F32, F16 or BF16, and begin at multiples of `granule` rows of the stack;
-  //           slabs then do so, too. WeightSource::host may be memory of this device that was written before the ops on
+  //           slabs then do so, too. WeightSource::host may be memory of this device if its writes precede the ops on
   //           ctx.stream.
   void ForEachSlab(std::span<const WeightSource> parts, int64_t granule,
                    const std::function<void(const WeightSlab&)>& consume);
@@ -50,12 +50,13 @@ class Uploader {
     cudaEvent_t consumed = nullptr;  // recorded when the device buffer may be overwritten
     bool used = false;
   };
-  // The other half of the double buffer, with room for `sent` bytes in pinned memory and for `bytes` on the device. Waits until
-  // its pinned buffer may be refilled.
+  // The half of the double buffer that is used next, with room for `sent` bytes in pinned memory and for `bytes` on the
+  // device. Waits until the pinned buffer may be refilled.
   Stage& NextStage(size_t sent, size_t bytes);
-  // Enqueues elements [first, first + count) of a part to stage.device.
+  // Brings elements [first, first + count) of a part to stage.device: fills the pinned buffer and enqueues the rest.
   void Fill(Stage& stage, const WeightSource& part, int64_t first, int64_t count);
-  // Enqueues a copy of the first bytes of the pinned buffer to byte `offset` of the device's, after what consumed that.
+  // Enqueues a copy of the first `bytes` bytes of stage.pinned to byte `offset` of stage.device, after the kernels that
+  // read the previous slab there. Later work on ctx.stream waits for the copy.
   void Send(Stage& stage, int64_t bytes, int64_t offset);
 
   DeviceContext& ctx_;

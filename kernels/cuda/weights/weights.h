@@ -29,8 +29,8 @@ struct ExactWeightView {
   STOCH_LAYOUT_FN int vector() const { return dtype == DType::kF32 ? 4 : 8; }
 };
 
-// A matrix that is multiplied as integers (IsFixedPoint, math/fixed_point.h). It holds the 16-bit floats in the order
-// in which a lane makes int8 tensor core operands of them: [groups of 16 rows][steps of 32 columns][half of the
+// A matrix that is multiplied as integers (IsFixedPoint, math/fixed_point.h). It holds 16-bit floats, in the order in
+// which lanes load them to make int8 tensor core operands: [groups of 16 rows][steps of 32 columns][half of the
 // group][lane][8 numbers]. Lane l has columns 8 * (l % 4) .. 8 * (l % 4) + 7 of row l / 4 of the half. Padding is 0.
 struct FixedWeightView {
   static constexpr int kGroupRows = 16;

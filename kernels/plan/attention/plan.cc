@@ -14,9 +14,9 @@ namespace {
 
 constexpr int64_t kMaxSpillFloats = int64_t{64} << 20;
 
-// Whether the contexts of so many rows are worth cutting over the GPU. Measured with 32 heads of 8B on an H200: one
-// kernel of resident blocks beats the row kernel from a few hundred positions on; several kernels cost more to launch,
-// and pay only beyond the positions that a row's block keeps in shared memory with ease.
+// Whether it pays to cut the contexts of `rows` rows over the GPU. Measured with the 32 heads of an 8B model on an
+// H200: one kernel of resident blocks beats the row kernel from a few hundred positions on (kShortContext); several
+// kernels cost more to launch and pay only beyond kLongContext positions.
 bool IsSplit(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length) {
   const SplitKernel kernel = PlanSplit(gpu, shape, rows, max_length).kernel;
   if (kernel == SplitKernel::kNone) return false;
@@ -24,7 +24,7 @@ bool IsSplit(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, in
   return max_length > (IsResident(kernel) ? kShortContext : kLongContext);
 }
 
-// Whether a pass of so many rows goes by row kernels that append.
+// Whether a pass of `rows` rows takes the row kernel that also appends the rows (kScFreshRows).
 bool IsFresh(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length) {
   return rows <= kFreshRows && shape.mode == AttentionMode::kPerToken && !IsSplit(gpu, shape, rows, max_length);
 }
@@ -40,7 +40,7 @@ AttentionRoute SplitRoute(SplitKernel kernel) {
   return AttentionRoute::kScSplit;
 }
 
-// Whether a pass attends output rows alone, once all are appended.
+// Whether a pass computes attention for its output rows only, after all rows are appended.
 bool TakesOutputs(const AttentionPass& pass) {
   return pass.output_rows >= 0 && pass.output_rows <= kFewOutputs && pass.use == AttentionUse::kEager;
 }
@@ -49,17 +49,19 @@ AttentionRoute MixedRoute(const AttentionShape& shape, const AttentionPass& pass
   if (shape.mode == AttentionMode::kExact) return AttentionRoute::kExactRows;
   if (shape.mode != AttentionMode::kPerToken) return AttentionRoute::kPlainWindow;
   if (pass.segment > 0 || shape.lengths == AttentionLengths::kAny) return AttentionRoute::kMixedPlain;
-  // One row: eight lose to an append of their own (docs/tuning/attention.md). Who observes wants the lengths of queries in memory.
+  // kMixedFresh takes one row only: with eight rows, a kernel that appends first is faster (docs/tuning/attention.md).
+  // An observer needs the lengths of the queries in memory, which only kMixedRows stores.
   return pass.rows == 1 && !pass.observed ? AttentionRoute::kMixedFresh : AttentionRoute::kMixedRows;
 }
 
-// Route of single rows by uniform SC, without dilation.
+// Route of single rows with one stream length, without dilation.
 AttentionRoute ScRoute(const GpuTraits& gpu, const AttentionShape& shape, const AttentionPass& pass) {
   const bool appended = pass.use == AttentionUse::kRing;
   if (!appended && IsFresh(gpu, shape, pass.rows, pass.max_length)) return AttentionRoute::kScFreshRows;
   int64_t rows = pass.rows;
   if (TakesOutputs(pass)) {
-    // As few rows as would append for themselves, which is done: they go as all rows of the pass would.
+    // All rows are appended first. If a pass of the output rows alone would take kScFreshRows, which appends its rows
+    // again, the route is chosen for the number of all rows.
     const int64_t few = std::max<int64_t>(1, pass.output_rows);
     if (!IsFresh(gpu, shape, few, pass.max_length)) rows = few;
   }
@@ -75,13 +77,13 @@ AttentionRoute ShortRoute(const GpuTraits& gpu, const AttentionShape& shape, con
   return IsSplit(gpu, shape, rows, pass.max_length) ? AttentionRoute::kExactSplit : AttentionRoute::kExactRows;
 }
 
-// Route of long sequences; `otherwise` where they take no tiles.
+// Route of long sequences; `otherwise` if they take no tiles.
 AttentionRoute LongRoute(const AttentionShape& shape, const AttentionPass& pass, const AttentionPlan& plan,
                          AttentionRoute otherwise) {
   if (pass.batch_sequences == 0 || pass.segment > 0 || plan.attended == AttentionRows::kOutputs) return otherwise;
   switch (shape.lengths) {
     case AttentionLengths::kUniform: break;
-    case AttentionLengths::kByTile:  // all batches or none
+    case AttentionLengths::kByTile:  // wide tiles for all batches or for none
       return plan.wide && TakesBatch(*plan.wide, pass.batch_sequences) ? AttentionRoute::kMixedWide : otherwise;
     case AttentionLengths::kByRow:
     case AttentionLengths::kAny: return otherwise;
@@ -90,20 +92,21 @@ AttentionRoute LongRoute(const AttentionShape& shape, const AttentionPass& pass,
     return shape.head_dim == 64 || shape.head_dim == 128 ? AttentionRoute::kHalfTiles : otherwise;
   }
   if (shape.mode == AttentionMode::kExact) return otherwise;
-  // Tiles over dealt positions skip nothing that is before a window.
+  // Tiles over dealt positions do not skip the positions before a sliding window.
   if (pass.use == AttentionUse::kRing && pass.window > 0 && pass.window < pass.max_length) return otherwise;
   if (plan.wide) return AttentionRoute::kScWide;
   return plan.tiles ? AttentionRoute::kScTiles : otherwise;
 }
 
 AttentionNorm NormOf(const AttentionShape& shape, const AttentionPass& pass, AttentionRoute route) {
-  constexpr int kHeadStep = 64;  // NormHead
+  constexpr int kHeadStep = 64;  // NormHead takes multiples of this head_dim
   if (!pass.has_norm) return AttentionNorm::kNobody;
   const bool is_fused = route == AttentionRoute::kScFreshRows && !pass.has_norm_table;
   return is_fused && shape.head_dim % kHeadStep == 0 ? AttentionNorm::kRowKernel : AttentionNorm::kOwnKernel;
 }
 
-// A row that nobody wants is appended by a kernel of its own; heads that another kernel norms are in memory.
+// Words are handed over only in a pass of one row. If its output is not wanted (count 0), a separate kernel appends the
+// row; if a separate kernel normalizes the heads, they are in memory.
 AttentionHandover HandoverOf(const AttentionPass& pass, const AttentionPlan& plan) {
   if (pass.rows != 1 || plan.count == 0 || plan.norm == AttentionNorm::kOwnKernel || pass.use == AttentionUse::kRing) {
     return AttentionHandover::kMemory;
@@ -112,7 +115,7 @@ AttentionHandover HandoverOf(const AttentionPass& pass, const AttentionPlan& pla
   return IsResident(plan.split.kernel) ? AttentionHandover::kWords : AttentionHandover::kMemory;
 }
 
-// How the short rows are cut, and with how much shared memory.
+// Sets how the short rows are cut, and the shared memory of their kernels.
 void CutRows(const GpuTraits& gpu, const AttentionShape& shape, const AttentionPass& pass, AttentionPlan& plan) {
   int64_t rows = std::clamp<int64_t>(plan.count, 1, plan.spill.rows_at_once);
   int64_t length = plan.max_length;
@@ -188,7 +191,7 @@ std::string AttentionRoutes(const GpuTraits& gpu, const AttentionShape& shape, i
   constexpr int64_t kLongest = 4 * kFarContext;
   const bool is_dealt = shape.stripes > 1;
   const auto route = [&](int64_t from) {
-    // A graph is made for the longest context of its class.
+    // A graph is recorded for the longest context of its bucket.
     const int64_t length = is_prompt || is_dealt ? from : LongestOfBucket(ContextBucket(from), kLongest);
     if (is_dealt && !is_prompt && shape.mode != AttentionMode::kExact) {
       return PlanDealt(gpu, shape, tokens, DivideUp(length, shape.stripes)).route;
@@ -238,12 +241,12 @@ DealtPlan PlanDealt(const GpuTraits& gpu, const AttentionShape& shape, int64_t r
 SpillPlan PlanSpill(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits) {
   SpillPlan plan;
   plan.rows_at_once = 32768;  // gridDim is limited to 65535
-  // One row's context may be cut where those of many are not.
+  // The context of a single row may be cut even if those of many rows are not.
   const bool split =
       IsSplit(gpu, shape, 1, limits.max_context) || IsSplit(gpu, shape, limits.max_rows, limits.max_context);
   if (!split && limits.max_context <= kMaxSharedScores) return plan;
   plan.stride = DivideUp(limits.max_context, kSplitUnit) * kSplitUnit;
-  // A step has a row of each sequence; the short rows of a prompt may take more launches.
+  // A decode step has one row per sequence. The short rows of a prompt may be more; they take several launches.
   const int64_t most =
       split ? std::min(limits.max_rows, std::max<int64_t>(limits.max_sequences, kLongSequenceRows)) : limits.max_rows;
   plan.rows_at_once = std::clamp<int64_t>(kMaxSpillFloats / (plan.stride * shape.num_heads), 1, most);

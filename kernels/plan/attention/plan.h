@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention on a GPU: which route every row takes, how the work is cut, with how much shared memory and scratch.
 //
-// The launch, the memory plan, `stoch inspect` and a table test over GPUs that nobody has to own read the same plan;
-// nothing else chooses. Bits: all SC and exact routes give the same, so the choice is invisible.
+// The launch, the memory plan, `stoch inspect` and CPU tests with the traits of many GPUs read the same plan; nothing
+// else chooses. Bits: all SC routes give equal bits, and so do all exact routes, so the choice is invisible.
 #pragma once
 
 #include <cstdint>
@@ -19,25 +19,26 @@
 namespace stoch {
 
 enum class AttentionUse : uint8_t {
-  kEager,     // one pass
-  kRecorded,  // into a graph, which must do for every pass within the limits: its rows are all short ones
-  kRing,      // a window of a ring, whose keys and values are in the cache already
+  kEager,     // a pass that runs at once
+  kRecorded,  // a pass recorded into a graph, which must fit every pass within the limits: all its rows count as short
+  kRing,      // rows of one sequence over a window of a ring, which has the keys and values already
 };
 
 // A pass, as the host knows it.
 struct AttentionPass {
   AttentionUse use = AttentionUse::kEager;
   int64_t rows = 1;
-  int64_t max_length = 1;       // of its contexts; a graph recorded for other ones gives the same bits, later
-  int64_t batch_sequences = 0;  // sequences with at least kLongSequenceRows rows in a batch of tiles, at most; 0: none
+  // Longest context; a graph that was recorded for another one gives equal bits, but takes longer.
+  int64_t max_length = 1;
+  int64_t batch_sequences = 0;  // most sequences of at least kLongSequenceRows rows in one batch of tiles; 0: none
   int64_t short_rows = 1;       // rows of the other sequences
   int64_t max_short_length = 1;
   int64_t output_rows = -1;     // rows whose outputs are wanted; -1: all
   int64_t window = 0;           // AttentionCall::window
   int64_t segment = 0;          // longest segment of dilated attention; 0: dense
-  bool has_norm = false;        // heads of q and k are normed before RoPE
-  bool has_norm_table = false;  // by a table of 1 / sqrt
-  bool observed = false;        // somebody asks for the lengths of rows
+  bool has_norm = false;        // heads of q and k are normalized (RMSNorm) before RoPE
+  bool has_norm_table = false;  // that norm takes 1 / sqrt from a table
+  bool observed = false;        // an observer asks for the stream lengths of rows
 
   // A pass of short rows only.
   static AttentionPass Rows(int64_t rows, int64_t max_length, AttentionUse use = AttentionUse::kEager);
@@ -47,84 +48,91 @@ struct AttentionPass {
 
 enum class AttentionNorm : uint8_t {
   kNobody,     // no norm
-  kRowKernel,  // the kernel that attends
-  kOwnKernel,  // families/heads.cu, before all others
+  kRowKernel,  // the row kernel of attention does it
+  kOwnKernel,  // a kernel of families/heads.cu does it, before all others
 };
-// How a pass of one row arrives, and how its output leaves.
+// How q, k and v of a pass reach attention, and how its output leaves.
 enum class AttentionHandover : uint8_t {
-  kMemory,  // in memory, at the end of a kernel
-  kWords,   // word by word where the kernel before posts it (handover/row_channel.h): this one polls and posts
+  kMemory,  // in memory, complete at the end of the previous kernel
+  // Word by word, if the previous kernel posts them (handover/row_channel.h): attention polls them and posts its
+  // output.
+  kWords,
 };
-// Rows that are attended, once all of a pass are appended.
+// Rows for which attention is computed after all rows of a pass are appended: all, or those whose outputs are wanted.
 enum class AttentionRows : uint8_t { kAll, kOutputs };
 
-// Scores that row kernels keep in memory where a context is too long for shared memory, or cut over many blocks.
+// Scores that row kernels keep in device memory if a context is too long for shared memory, or is cut over many blocks.
 struct SpillPlan {
-  int64_t stride = 0;        // positions of a row and head; 0: none spills
-  int64_t rows_at_once = 0;  // of a launch
-  int64_t parts = 0;         // of a row of the split kernels, at most; 0: they do not run
+  int64_t stride = 0;        // positions of a (row, head); 0: nothing spills
+  int64_t rows_at_once = 0;  // rows of a launch
+  int64_t parts = 0;         // most units (kSplitUnit) of a row in the split kernels; 0: these do not run
 };
 SpillPlan PlanSpill(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits);
 
 struct AttentionPlan {
-  // Route of rows of long sequences, batch by batch (BatchRoute); short_rows where they take no tiles.
+  // Route of the rows of long sequences (BatchRoute: of one batch); short_rows if they take no tiles.
   AttentionRoute long_rows = AttentionRoute::kExactRows;
-  AttentionRoute short_rows = AttentionRoute::kExactRows;  // of all others
+  AttentionRoute short_rows = AttentionRoute::kExactRows;  // route of all other rows
   AttentionNorm norm = AttentionNorm::kNobody;
   AttentionHandover handover = AttentionHandover::kMemory;
   AttentionRows attended = AttentionRows::kAll;
-  int64_t count = 0;                // rows that go by short_rows
-  int64_t max_length = 0;           // of their contexts
-  ScRowPlan row;                    // their first launch, where it is row.cu's or dilated.cu's
-  SplitPlan split;                  // their launches, where short_rows cuts contexts
-  std::optional<ScTilePlan> tiles;  // where the shape has them: what long_rows, and BatchRoute, may take
+  int64_t count = 0;                // rows that take short_rows
+  int64_t max_length = 0;           // longest context of these rows
+  ScRowPlan row;                    // first launch of these rows, if its kernel is in row.cu or dilated.cu
+  SplitPlan split;                  // launches of these rows, if short_rows cuts contexts
+  std::optional<ScTilePlan> tiles;  // plans of tiles and of wide tiles; nullopt if the shape cannot take them
   std::optional<WidePlan> wide;
   SpillPlan spill;
-  int64_t shared_bytes = 0;   // dynamic shared memory of short_rows' kernel, the largest of several
-  int64_t scratch_bytes = 0;  // of both routes for any pass within the limits
+  int64_t shared_bytes = 0;   // most dynamic shared memory of the kernels of short_rows
+  int64_t scratch_bytes = 0;  // workspace that either route needs for any pass within the limits
 };
 AttentionPlan PlanAttention(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits,
                             const AttentionPass& pass);
-// Route of a batch of tiles: wide tiles leave some to others (TakesBatch).
+// Route of a batch of tiles with `sequences` sequences: long_rows, or kScTiles if wide tiles do not take the batch
+// (TakesBatch).
 AttentionRoute BatchRoute(const AttentionPlan& plan, int64_t sequences);
 
-// Rows whose queries go to the keys, where positions are dealt over devices.
+// The plan of rows whose queries go to the devices that have the keys, if positions are dealt over devices.
 struct DealtPlan {
   AttentionRoute route = AttentionRoute::kDealtRows;
-  SplitPlan split;  // kDealtSplit: how its products are cut, over no more blocks than there are units for
+  SplitPlan split;  // kDealtSplit: how the products are cut, over at most as many blocks as there are units
 };
-// stride: positions of a device that a row sees at most.
+// stride: most positions of one device that a row sees.
 DealtPlan PlanDealt(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t stride);
 
-// Routes of `tokens` rows, of one sequence (is_prompt) or of as many in a graph, by context: "rows fresh, split-resident
-// beyond 256", for people. segment: AttentionPass::segment. Where positions are dealt, `tokens` are those of all devices.
+// Names for users the routes by context, as "rows fresh, split-resident beyond 256", of `tokens` rows: of one sequence
+// (is_prompt), or of as many sequences in a graph. segment: AttentionPass::segment. If positions are dealt, `tokens`
+// counts the rows of all devices.
 std::string AttentionRoutes(const GpuTraits& gpu, const AttentionShape& shape, int64_t tokens, bool is_prompt,
                             int64_t segment);
-// Those of all layers of a cache, in their order, "; " between those that differ.
+// The names for all layers of a cache, in the order of layers, each once, with "; " in between.
 std::string AttentionRoutes(const GpuTraits& gpu, const AttentionLayers& layers, int64_t tokens, bool is_prompt,
                             int64_t segment);
 
-// Passes of so few rows append for themselves, and so few output rows go by row kernels, as rows of other lengths do.
+// kFreshRows: most rows of a pass whose row kernel also appends them. kFewOutputs: most output rows of a pass that
+// computes attention for its output rows only.
 inline constexpr int kFreshRows = 8;
 inline constexpr int kFewOutputs = 16;
 
-// Positions that kernels plan for which skip what is before a window: whole units of kSplitUnit.
+// Positions to plan for in kernels that skip the units (kSplitUnit positions) before a sliding window.
 constexpr int64_t WindowReach(int64_t window, int64_t max_length) {
   return window > 0 && window + kSplitUnit < max_length ? window + kSplitUnit : max_length;
 }
-// Scores that a row of dilated attention has: its longest segment, from a multiple of kRowLanes on.
+// Most scores of a row of dilated attention: those of its longest segment, from a multiple of kRowLanes on.
 int64_t DilatedSpan(int64_t segment, int64_t max_length);
 
-// Bytes of the workspace that a route takes at most for any pass within the limits, with its queries.
+// Most bytes of the workspace that a route takes for any pass within the limits, with the codes of its queries.
 int64_t RouteScratchBytes(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits,
                           AttentionRoute route);
-// Bytes that LaunchAttention takes at most for any pass within the limits: the largest of the routes that it may take.
+// Most bytes of the workspace that LaunchAttention takes for any pass within the limits, over all routes that it may
+// take.
 int64_t AttentionScratchBytes(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits);
-// The most of any layer of a cache whose positions are not dealt.
+// The largest AttentionScratchBytes of the layers of a cache whose positions are not dealt.
 int64_t AttentionScratchBytes(const GpuTraits& gpu, const AttentionLayers& layers, const AttentionLimits& limits);
-// Rows of kMixedPlain whose scores are in memory at a time.
+// Most rows of kMixedPlain whose scores are in memory at a time.
 int64_t MixedRowsAtOnce(const AttentionShape& shape, const AttentionLimits& limits);
-// Size of the table of a (row, head) with a length of its own, which mixed.cu checks at compile time.
+// Bytes of a ByteTable, the view of a count table that each (row, head) with its own length has; mixed.cu checks the
+// size at compile time.
 inline constexpr int64_t kLengthTableBytes = 16;
 
 }  // namespace stoch

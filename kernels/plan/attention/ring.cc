@@ -11,11 +11,13 @@ namespace stoch {
 namespace {
 
 constexpr int64_t kWord = sizeof(uint32_t);
-constexpr int64_t kScoreBytes = int64_t{64} << 20;  // of all rows at once, where one alone does not take more
+// Most bytes of the scores of rows at once; a single row may take more.
+constexpr int64_t kScoreBytes = int64_t{64} << 20;
 
 bool IsExact(const KvCacheSpec& spec) { return spec.mode == AttentionMode::kExact; }
 
-// Positions that a window has room for beyond one head of the longest context; STOCH_TEST_RING_POSITIONS=N: that many.
+// Positions that a window has room for, over all its KV heads, if one KV head of the longest context does not need
+// more. The environment variable STOCH_TEST_RING_POSITIONS replaces kRingPositions.
 int64_t PositionsOf(const KvCacheSpec& spec) {
   static const char* const value = std::getenv("STOCH_TEST_RING_POSITIONS");
   static const int64_t positions = value == nullptr ? kRingPositions : std::atoll(value);
@@ -112,15 +114,15 @@ AttentionLimits RingAttentionLimits(const KvCacheSpec& spec, const PassLimits& l
 
 int64_t RingWorkspaceBytes(const GpuTraits& gpu, const KvCacheSpec& spec, int num_heads, const PassLimits& limits) {
   PassLimits whole = limits;
-  whole.max_rows *= spec.stripes;  // at most
+  whole.max_rows *= spec.stripes;  // rows of all devices, at most
   int64_t most = QueryScoreBytes(spec, num_heads, whole);
   const AttentionLayers layers = MakeAttentionLayers(spec, num_heads);
   for (int heads = 1; heads <= std::max(1, spec.num_kv_heads); ++heads) {
     if (heads > 1 && spec.num_kv_heads % heads != 0) continue;
     AttentionLimits attention = RingAttentionLimits(spec, limits, heads);
-    attention.max_rows = limits.max_rows;  // dealt already
+    attention.max_rows = limits.max_rows;  // limits.max_rows counts the rows of one device already
     for (AttentionShape shape : layers.shapes) {
-      shape.num_kv_heads = heads;  // of a window, with the query heads that read them
+      shape.num_kv_heads = heads;  // KV heads of a window, and the query heads that read them
       shape.num_heads = num_heads / std::max(1, spec.num_kv_heads) * heads;
       shape.longest = attention.max_context;
       most = std::max(most, AttentionScratchBytes(gpu, shape, attention));

@@ -7,8 +7,8 @@
 
 namespace stoch {
 
-// Kernels are in kernels/cuda/attention. Bits: all SC and all fp32 routes give the same, so the choice is invisible;
-// routes of the fp16 baseline promise none.
+// Kernels are in kernels/cuda/attention. Bits: all SC routes give equal bits, and so do all fp32 routes, so the choice
+// is invisible; routes of the fp16 baseline promise no bits.
 enum class AttentionRoute : uint8_t {
   // Single rows by SC.
   kScFreshRows,   // row.cu, which rotates, quantizes and appends the rows itself
@@ -34,7 +34,7 @@ enum class AttentionRoute : uint8_t {
   kHalfTiles,   // ../baseline/attention.cu: fp16 alone, tiles of 64 rows
 };
 
-// As `stoch inspect` shows it.
+// The name of a route as `stoch inspect` shows it.
 std::string_view AttentionRouteName(AttentionRoute route);
 
 // Whether the kernel of the route rotates and appends the rows of the pass itself.
@@ -42,13 +42,13 @@ constexpr bool AppendsItself(AttentionRoute route) {
   using enum AttentionRoute;
   return route == kScFreshRows || route == kMixedFresh;
 }
-// Whether it is row.cu's or dilated.cu's.
+// Whether the kernel of the route is in row.cu or dilated.cu.
 constexpr bool IsScRowKernel(AttentionRoute route) {
   using enum AttentionRoute;
   return route == kScFreshRows || route == kScRows || route == kScWindowRows || route == kDilatedRows ||
          route == kMixedFresh || route == kMixedRows;
 }
-// Whether contexts of single rows are cut over the GPU.
+// Whether the route cuts the contexts of single rows over the GPU.
 constexpr bool CutsContexts(AttentionRoute route) {
   using enum AttentionRoute;
   return route == kScLookup || route == kScResident || route == kScSplit || route == kExactSplit;

@@ -10,7 +10,7 @@ namespace stoch {
 ScRowPlan PlanScRows(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length) {
   ScRowPlan plan;
   const int64_t row_heads = rows * shape.num_heads;
-  // Enough blocks to fill the GPU, no more than the context has tiles for.
+  // Take enough blocks to fill the GPU, but no more than the context has tiles for.
   if (gpu.has_clusters && max_length > kScRowSoloTokens) {
     while (plan.cluster < kMaxAttentionCluster && row_heads * plan.cluster < gpu.sm_count &&
            plan.cluster * kRowTileTokens < max_length) {

@@ -15,7 +15,8 @@ namespace {
 
 constexpr int64_t kFloat = sizeof(float);
 
-// Codes and scales of the queries, and, in the modes of windows, what belongs to a whole pass.
+// Bytes of the codes and scales of the queries and, in kPerHead and kPerRow, of the scales and extremes of all windows
+// of a pass.
 int64_t QueryBytes(const AttentionShape& shape, const AttentionLimits& limits) {
   const int64_t heads = limits.max_rows * shape.num_heads;
   ScratchLayout layout;
@@ -53,13 +54,13 @@ int64_t Sum(std::initializer_list<int64_t> arrays) {
   return layout.bytes();
 }
 
-// Tables and slots of the queries, slots of the probabilities, codes of ranks.
+// Bytes of the tables and slots of the queries, the slots of the probabilities, and the query codes as ranks.
 int64_t LengthBytes(const AttentionShape& shape, const AttentionLimits& limits) {
   const int64_t vectors = limits.max_rows * shape.num_heads;
   return Sum({vectors * kLengthTableBytes, vectors, vectors, vectors * shape.head_dim});
 }
 
-// Codes and scales of the queries, metrics, slots, extremes, scores.
+// Bytes of the codes and scales of the queries, of metrics, slots, extremes and scores.
 int64_t PlainBytes(const AttentionShape& shape, const AttentionLimits& limits) {
   const int64_t vectors = limits.max_rows * shape.num_heads;
   const int64_t scores = MixedRowsAtOnce(shape, limits) * shape.num_heads * limits.max_context;
@@ -67,8 +68,8 @@ int64_t PlainBytes(const AttentionShape& shape, const AttentionLimits& limits) {
               2 * kFloat, scores * kFloat});
 }
 
-// Codes of an operand of a plain product, with scales, zero points, sums and extremes. Integers have a scale for every
-// 128 dimensions, MXINT8 for every 32.
+// OperandBytes: bytes of an operand of a plain product: codes, scales, zero points, sums and extremes. Integers have a
+// scale for every 128 dimensions, MXINT8 for every 32.
 constexpr int64_t kIntChunk = 128;
 int64_t OperandBytes(int64_t rows, int64_t cols, int64_t chunk = kIntChunk) {
   constexpr int64_t kExtremesBytes = 12;
@@ -78,7 +79,8 @@ int64_t OperandBytes(int64_t rows, int64_t cols, int64_t chunk = kIntChunk) {
               padded * chunks * kExtremesBytes});
 }
 
-// Queries, metrics, slots and extremes; keys, values and scores of one head, and all of them as operands.
+// Bytes of queries, metrics, slots and extremes, of keys, values and scores of one head, and of the operands made from
+// queries, keys, values and probabilities.
 int64_t PlainWindowBytes(const AttentionShape& shape, const AttentionLimits& limits) {
   const int64_t vectors = limits.max_rows * shape.num_heads;
   const int64_t window = limits.max_context * shape.head_dim * kFloat;
@@ -122,7 +124,7 @@ int64_t RouteScratchBytes(const GpuTraits& gpu, const AttentionShape& shape, con
     case kMixedWide: return queries() + LengthBytes(shape, limits) + WideScratchBytes(gpu, LongestShape(shape), limits);
     case kMixedPlain: return PlainBytes(shape, limits);
     case kPlainWindow: return PlainWindowBytes(shape, limits);
-    case kDealtSplit:  // theirs is ring.h's
+    case kDealtSplit:  // counted in ring.h
     case kDealtRows:
     case kHalfTiles: return 0;
   }
@@ -150,7 +152,7 @@ int64_t AttentionScratchBytes(const GpuTraits& gpu, const AttentionShape& shape,
     take({AttentionRoute::kExactRows});
   } else {
     take({AttentionRoute::kScRows});
-    // Tiles are done with theirs before rows take any.
+    // Tiles give their scratch back before rows take theirs, so the largest counts.
     if (has_tiles && PlanScTiles(gpu, shape)) take({AttentionRoute::kScTiles});
     if (has_tiles && PlanWideTiles(gpu, shape)) take({AttentionRoute::kScWide});
   }

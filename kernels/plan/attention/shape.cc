@@ -89,7 +89,7 @@ AttentionLengths LengthsOf(const Products& products) {
   if (AreUniform(products)) return AttentionLengths::kUniform;
   const std::span<const ScOperatorPtr> qk = OperatorsBySlot(products.qk, products.qk_extras);
   const std::span<const ScOperatorPtr> av = OperatorsBySlot(products.av, products.av_extras);
-  const bool has_int_values = IntBits(products.av->config.arith) > 0;  // a scale for every 128 positions
+  const bool has_int_values = IntBits(products.av->config.arith) > 0;  // a scale for every 128 positions of p v
   if (HasHardware(products.qk->config) || HasHardware(products.av->config) || !HaveBytes(qk) || !HaveBytes(av) ||
       !HasLengthsOfRows(products.qk_extras) || !HasLengthsOfRows(products.av_extras) || has_int_values) {
     return AttentionLengths::kAny;
@@ -128,7 +128,7 @@ AttentionLayers MakeAttentionLayers(const KvCacheSpec& spec, int num_heads) {
     return {{exact}, {0}};
   }
   const std::vector<Products> products = ProductsOf(spec);
-  std::vector<const Products*> first;  // layer of every shape
+  std::vector<const Products*> first;  // products of the first layer of every shape
   for (const Products& layer : products) {
     const auto found =
         std::find_if(first.begin(), first.end(), [&](const Products* other) { return AreAlike(layer, *other); });

@@ -14,10 +14,12 @@ namespace stoch {
 
 // Stream lengths of the products of a layer.
 enum class AttentionLengths : uint8_t {
-  kUniform,  // those of the operators
+  kUniform,  // one length, that of the operator
   kByRow,    // a length for every (row, head), which depends on that row alone
-  kByTile,   // the same, with streams that nest in those of longest_qk and longest_av: tiles take them too
-  kAny,  // lengths that depend on the whole call, integers, tables (of exp too), factors, hardware that is not ideal
+  kByTile,   // as kByRow, and streams nest in those of longest_qk and longest_av, so wide tiles take them too
+  // Any setting: lengths that depend on the whole call, integers, tables of multipliers or of exp, smoothing factors,
+  // non-ideal hardware.
+  kAny,
 };
 
 // The attention of one device's heads.
@@ -28,46 +30,48 @@ struct AttentionShape {
   int num_kv_heads = 1;
   int head_dim = 0;
   int page_tokens = 64;
-  ScTraits qk, av;         // read where mode is not kExact
+  ScTraits qk, av;         // valid if mode is not kExact
   bool swapped = false;    // HasSwappedStreams
   int64_t key_scales = 1;  // KvCacheSpec::key_scales
   int stripes = 1;         // devices that positions are dealt over (kernels/stripes.h)
-  int64_t longest = 0;     // positions of the longest sequence that scratch is planned for, where they are dealt
+  int64_t longest = 0;     // if positions are dealt: length of the longest sequence that scratch is planned for
   AttentionLengths lengths = AttentionLengths::kUniform;
-  ScTraits longest_qk, longest_av;  // read where lengths is kByTile
+  ScTraits longest_qk, longest_av;  // valid if lengths is kByTile
 
   // Query heads that read one KV head.
   int group() const { return num_heads / (num_kv_heads > 0 ? num_kv_heads : 1); }
 };
 
-// Whether a cache of this kind keeps the tables of SwapStreams, which wide tiles read: where the operators allow it and
-// are those of every layer.
+// Whether a cache with this spec keeps the tables of SwapStreams, which wide tiles read: if the operators allow it and
+// every layer has them.
 bool HasSwappedStreams(const KvCacheSpec& spec);
 
-// The products of every layer; one where all layers are alike. Requires: a mode that is not kExact.
+// The products of every layer; a single element if all layers have the same. Requires: the mode is not kExact.
 std::vector<KvCacheSpec::Products> ProductsOf(const KvCacheSpec& spec);
-// Whether kernels of uniform lengths run them: one length, signs outside of the table, ideal hardware.
+// Whether kernels for kUniform can run the products: one length, signs outside the table (kSignMagnitude), a gate with
+// sources, ideal hardware.
 bool AreUniform(const KvCacheSpec::Products& products);
-// Lengths of kPerToken: which kernels take them. Takes milliseconds for those of kByTile.
+// The kind of lengths of a layer's products in mode kPerToken. Takes milliseconds if that is kByTile.
 AttentionLengths LengthsOf(const KvCacheSpec::Products& products);
-// The operator whose streams keys or values have where wide tiles take every length of a product, of 64 or 128 cycles and
-// maybe of no slot: the longest, or the next of 64 or 128. Null where streams of some length do not nest in its streams.
-// Requires: an operator that is not null.
+// The operator whose streams the keys or values have if wide tiles take all lengths of a product: the longest operator
+// of by_slot, its length rounded up to 64 or 128 cycles, so it may be the operator of no slot. Null if the streams of
+// some length do not nest in its streams. Requires: by_slot has an operator that is not null.
 ScOperatorPtr WideOperator(std::span<const ScOperatorPtr> by_slot);
 
-// The shapes that layers of a cache have, each once.
+// The different shapes that the layers of a cache have.
 struct AttentionLayers {
   std::vector<AttentionShape> shapes;
-  std::vector<size_t> of_layer;  // [num_layers], an index of shapes; of one element where all layers are alike
+  std::vector<size_t> of_layer;  // [num_layers] index in `shapes`; a single element if all layers are alike
 
   const AttentionShape& at(int layer) const {
     return shapes[of_layer[of_layer.size() > 1 ? static_cast<size_t>(layer) : 0]];
   }
 };
-// Requires: a cache that backends take. num_heads: of the query heads that read it.
+// num_heads: query heads that read the cache. Requires: a spec that backends take.
 AttentionLayers MakeAttentionLayers(const KvCacheSpec& spec, int num_heads);
 
-// The shape that wide tiles of rows with lengths of their own have: streams of the longest. Requires: lengths kByTile.
+// The shape of wide tiles whose rows have their own lengths: all streams are as long as the longest. Requires: lengths
+// is kByTile.
 AttentionShape LongestShape(const AttentionShape& shape);
 
 // Upper bounds of the passes that scratch is planned for.

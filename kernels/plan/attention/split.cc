@@ -12,8 +12,9 @@ constexpr int64_t kFloat = sizeof(float);
 
 bool IsExact(const AttentionShape& shape) { return shape.mode == AttentionMode::kExact; }
 
-// Blocks of every row and its heads where all rows are equally deep, and the most positions of a block: a shallower row
-// may have half as many more in each.
+// The share of a resident block. ranks: blocks of a row and group of heads, if all rows have the same length; even:
+// positions of each block then; positions: most positions of a block. With several rows that is half as many again,
+// because a shorter row has fewer blocks.
 struct ResidentShare {
   int64_t ranks = 1;
   int64_t even = 0;
@@ -29,34 +30,37 @@ ResidentShare ShareOf(const SplitPlan& plan, const AttentionShape& shape, int64_
   return share;
 }
 
-// Masks whose streams of weights a block keeps; 0: it owns so many lanes that it has too many of them.
+// Number of masks whose streams of weights a block keeps in shared memory; 0: the block has so many lanes that its
+// masks are too many.
 int ResidentMasks(const AttentionShape& shape, int64_t ranks) {
   const int masks = std::min(shape.av.masks, kSplitUnit / kSplitResidentRanks);
   return ranks == kSplitResidentRanks || masks == shape.av.masks ? masks : 0;
 }
 
-// Takes q k by look-ups, and p v by first words, where that pays. Measured with 32 heads of 8B: its table of q k takes
-// longer to make than streams of queries, so it wins by blocks with some 900 positions or more of several rows. Blocks of
-// one row have 16 masks and so first words: a step takes 0.5 % longer with 512 positions than without look-ups (an H200),
-// and as long or 1 % less with 768 (two H100s). It takes 195 KB of shared memory, which GPUs before Hopper do not have.
+// Chooses q k by look-ups, and p v by first words, if that pays. Measured with the 32 heads of an 8B model: the table
+// of q k takes longer to make than streams of queries, so with several rows look-ups win only if blocks have some 900
+// positions or more. Blocks of a single row have 16 masks and can take p v by first words: compared with no look-ups, a
+// step takes 0.5 % longer with 512 positions a block (H200), and as long or 1 % less with 768 (two H100s). Look-ups
+// take 195 KB of shared memory, which GPUs before Hopper do not have.
 void PlanLookup(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length, SplitPlan& plan) {
-  const int64_t min_positions = rows == 1 ? 640 : 896;  // of a block of equally deep rows, and more
+  const int64_t min_positions = rows == 1 ? 640 : 896;  // a block must have more positions if rows are equally deep
   constexpr int kHeads = 4;
   constexpr int kDim = 128;
   constexpr int kLevels = 128;
-  // A byte holds counts up to 127, and that of two largest levels, which alone may be 128 where ranks are direct.
+  // A byte of the table holds counts up to 127. With direct ranks, only the count of the two largest levels can be 128,
+  // and the kernel handles it apart.
   const bool fits = shape.qk.has_bytes && shape.qk.levels == kLevels &&
                     (shape.qk.max_count < kLevels || (shape.qk.direct_ranks && shape.qk.max_count == kLevels));
   if (!fits || shape.head_dim != kDim || plan.block_heads > kHeads) return;
   const ResidentShare share = ShareOf(plan, shape, rows, max_length);
   if (gpu.lookup_from > 0 ? max_length < gpu.lookup_from : share.even <= min_positions) return;
   const int masks = ResidentMasks(shape, share.ranks);
-  // Deeper rows than there is room for have their scores in scratch.
+  // Rows with more positions than there is room for have their scores in scratch.
   const int64_t streams = SplitStreamBytes(masks, shape.av.levels);
   const int64_t aligned = DivideUp(share.positions, kSplitResidentStep) * kSplitResidentStep;
   const int64_t positions = std::min<int64_t>(aligned, kSplitLookupPositions);
   const int64_t counts = SplitLookupCountBytes(positions);
-  // Streams of weights have room of their own, or the operands of p v replace the counts.
+  // Streams of weights get room of their own if it fits; else the operands of p v replace the counts of q k.
   const int64_t apart = kSplitLookupBytes + counts + streams;
   const int64_t in_place = kSplitLookupBytes + std::max(counts, kSplitTableBytes + streams);
   const int64_t bytes = apart <= gpu.max_shared_bytes ? apart : in_place;
@@ -69,12 +73,12 @@ void PlanLookup(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows,
   plan.shared_bytes = bytes;
 }
 
-// Takes resident blocks where all rows fit the GPU at once, a block or more for each of them and the heads that it takes.
+// Chooses resident blocks if all rows fit the GPU at once, with at least one block for each row and group of heads.
 void PlanResident(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t max_length,
                   SplitPlan& chosen) {
   SplitPlan plan = chosen;
-  constexpr int64_t kMinPositions = 256;    // that a block keeps, at least
-  constexpr int64_t kTablePositions = 512;  // that go before streams of weights
+  constexpr int64_t kMinPositions = 256;    // least positions that a block must have room for
+  constexpr int64_t kTablePositions = 512;  // positions that get room before streams of weights do
   const int64_t groups = rows * shape.num_kv_heads * plan.head_blocks;
   if (gpu.is_shared || rows > kSplitResidentRows || groups > gpu.sm_count || shape.page_tokens < kSplitLookupTile) {
     return;
@@ -82,7 +86,7 @@ void PlanResident(const GpuTraits& gpu, const AttentionShape& shape, int64_t row
   plan.blocks = static_cast<int>(std::min<int64_t>(gpu.sm_count, groups * kSplitResidentRanks));
   const ResidentShare share = ShareOf(plan, shape, rows, max_length);
   const int64_t head_floats = plan.block_heads * kFloat;
-  const int64_t position_bytes = head_floats + 2 * kFloat;  // scores, and the scales of a key and a value
+  const int64_t position_bytes = head_floats + 2 * kFloat;  // the scores, and the scales of the key and the value
   const int64_t fixed = kSplitTableBytes + SplitResidentBytes(shape.head_dim, plan.block_heads > 4 ? 2 : 1) +
                         kSplitResidentPad * head_floats;
   const auto positions = [&](int64_t table) {

@@ -21,10 +21,11 @@ int64_t ScoreSharedBytes(const AttentionShape& shape) {
   return groups * StreamWords(shape.qk) * kTileScoreRows * 4 * 16 + groups * 2 * kTileScoreRows * 4 * 4;
 }
 
-// Shared memory of tile_int8.cu: operands of 32 rows, codes of keys or values, and the scratch of Flush.
+// Sets `plan` for tile_int8.cu. Its shared memory holds operands of 32 rows, codes of keys or values, and the scratch
+// of Flush.
 void PlanInt8Tiles(const AttentionShape& shape, ScTilePlan& plan) {
   constexpr int64_t kStage = int64_t{kTileTokensNarrow} * kTileInt8TokenBytes;
-  constexpr int64_t kRowBytes = 32 * kTileInt8Dims;  // of a warp and stage
+  constexpr int64_t kRowBytes = 32 * kTileInt8Dims;  // bytes of the rows of a warp in one stage
   constexpr int kValueStages = kTileInt8ValueWarps * 32 * 8 / (kTileTokensNarrow * kTileInt8Dims);
   plan.products = BitProducts::kInt8;
   plan.score_shared_bytes =
@@ -33,16 +34,18 @@ void PlanInt8Tiles(const AttentionShape& shape, ScTilePlan& plan) {
       kValueStages * (kStage + int64_t{shape.head_dim} * kTileInt8Dims) + kTileInt8ValueWarps * kTileFlipBytes;
 }
 
-// The share of max_score_bytes that one of the devices has which positions are dealt over.
+// The part of max_score_bytes that one device has if positions are dealt over several devices.
 int64_t ScoreShare(const GpuTraits& gpu, const AttentionShape& shape) { return gpu.max_score_bytes / shape.stripes; }
 
-// Bits of the words of streams of values that the probabilities of so many rows of wide tiles need.
+// Bytes of the flags of `rows` rows of wide tiles (WideArgs::needed): which words of the values' streams the
+// probabilities need.
 int64_t NeededBytes(int64_t rows, int64_t stride) { return rows / kQueryTile * (stride / kWideValues) * kFloat; }
 
-// Single codes that so many rows list.
+// Bytes of the lists of single codes of `rows` rows, and of the lengths of the lists.
 int64_t ListBytes(int64_t rows) { return rows * (kWideListed + 1) * kFloat; }
 
-// Scores of a wide tile and the query heads of one KV head, and where positions are dealt all that comes with them.
+// Bytes of the scores of one wide tile for the query heads of one KV head; if positions are dealt, also of its sums,
+// flags and lists.
 int64_t WideTileBytes(const AttentionShape& shape, int64_t stride) {
   const int64_t rows = shape.group() * kQueryTile;
   const int64_t bytes = rows * stride * 2;
@@ -50,7 +53,7 @@ int64_t WideTileBytes(const AttentionShape& shape, int64_t stride) {
                                : bytes;
 }
 
-// Streams and tiles together, where positions are dealt.
+// Bytes of streams and tiles together, if positions are dealt (kWideSharedTiles).
 int64_t WideShare(const GpuTraits& gpu, const AttentionShape& shape, const WidePlan& plan) {
   const int64_t stride = DivideUp(shape.longest, kKeyBlock) * kKeyBlock;
   const int64_t tile = WideTileBytes(shape, stride);
@@ -63,7 +66,7 @@ int64_t WideShare(const GpuTraits& gpu, const AttentionShape& shape, const WideP
 
 std::optional<ScTilePlan> PlanScTiles(const GpuTraits& gpu, const AttentionShape& shape) {
   ScTilePlan plan;
-  // 128 cycles and 128 dimensions: ranks fit a byte, and a score's count 16 bits.
+  // With at most 128 cycles and 128 dimensions, ranks fit a byte, and the count of a score fits 16 bits.
   const auto fits = [](const ScTraits& sc) { return sc.has_streams && sc.stoc_len <= 128; };
   if (!fits(shape.qk) || !fits(shape.av) || (shape.head_dim != 64 && shape.head_dim != 128)) return std::nullopt;
   plan.score_shared_bytes = ScoreSharedBytes(shape);
@@ -86,7 +89,8 @@ std::optional<WidePlan> PlanWideTiles(const GpuTraits& gpu, const AttentionShape
   plan.parts = static_cast<int>(DivideUp(group, kWideSlots));
   plan.heads = static_cast<int>(DivideUp(group, plan.parts));
   plan.tiles = kWideSlots / plan.heads;
-  // A unit of 16 bytes a column for each word of four dimensions, and two of the sign correction.
+  // A stage holds 16 dimensions of kWideKeys keys: 16 bytes a key for each unit (StreamShape::units, with the two units
+  // of the sign correction).
   plan.score_stage_bytes = int64_t{4 * (shape.qk.stoc_len / 32) + 2} * kWideKeys * 16;
   const int64_t value_unit = int64_t{shape.head_dim} * 16;
   plan.value_stage_bytes = kWideValueUnits * value_unit;
@@ -98,7 +102,8 @@ std::optional<WidePlan> PlanWideTiles(const GpuTraits& gpu, const AttentionShape
     return static_cast<int>(
         std::clamp<int64_t>((gpu.max_shared_bytes - kWideStaticBytes - taken) / bytes, 0, kMaxWideStages));
   };
-  // Next to the ring of q k: the codes of the queries, 16 bytes that a thread keeps, and gains of rows.
+  // Shared memory of q k besides the stages: the ring's header, the codes of the queries, 16 bytes for each thread, and
+  // the gains of rows.
   const int64_t gains = shape.lengths == AttentionLengths::kByTile ? kWideGainBytes : 0;
   const int64_t before_scores =
       kWideRingHeader + int64_t{kWideSlots} * (kQueryTile * shape.head_dim + 128 * 16) + gains;
@@ -178,7 +183,7 @@ TileGroup CutTiles(const GpuTraits& gpu, const AttentionShape& shape, int64_t st
   if (tile_bytes <= room) {
     const int64_t most = std::clamp<int64_t>(room / tile_bytes, 1, tiles);
     if (most == tiles) return {tiles, shape.num_heads};
-    // A block takes an SM: the most tiles that leave the fewest SMs without one.
+    // One block runs per SM. Take fewer tiles only if that raises the share of busy SMs by more than 2 %.
     const auto share = [&](int64_t count) {
       const int64_t blocks = count * shape.num_heads;
       return static_cast<double>(blocks) / static_cast<double>(DivideUp(blocks, gpu.sm_count) * gpu.sm_count);
@@ -201,9 +206,10 @@ int64_t TileScratchBytes(const GpuTraits& gpu, const AttentionShape& shape, cons
   const int64_t packed = positions * shape.num_kv_heads;
   const int64_t packed_bytes =
       2 * ScratchLayout::Aligned(packed * shape.head_dim * 2) + 2 * ScratchLayout::Aligned(packed * kFloat);
-  // A tile more for every sequence whose rows do not fill one.
+  // One more tile for every sequence, whose rows may not fill its last tile.
   const int64_t tiles = limits.max_rows / kQueryTile + sequences;
-  // Shorter strides hold more tiles, at most the same bytes; but of the last group's scales there may be more.
+  // With a shorter stride a group has more tiles, but no more bytes of scores. A group may then hold all tiles, so
+  // scales are counted for all.
   const int64_t head_bytes = kQueryTile * stride * 2;
   const int64_t score_bytes =
       std::min(tiles * shape.num_heads * head_bytes, std::max(ScoreShare(gpu, shape), shape.group() * head_bytes));
@@ -219,7 +225,8 @@ int64_t WideScratchBytes(const GpuTraits& gpu, const AttentionShape& shape, cons
   const int64_t sequences = std::min(limits.max_sequences, limits.max_rows / kLongSequenceRows);
   const int64_t positions = std::min(sequences * stride, std::max<int64_t>(gpu.max_packed_positions, stride));
   const int64_t head_streams = WideStreamBytes(gpu, shape, plan, positions, 1);
-  // Shorter sequences have streams apart, of no more than the share.
+  // For shorter sequences the streams of K and V do not share memory (SharesStreams) and take at most the device's
+  // share.
   const int64_t streams =
       std::max(head_streams, std::min(ScoreShare(gpu, shape), positions * plan.position_bytes() * shape.num_kv_heads));
   const int64_t rows = (limits.max_rows / kQueryTile + sequences) * shape.num_heads * kQueryTile;
@@ -236,7 +243,7 @@ int64_t WideScratchBytes(const GpuTraits& gpu, const AttentionShape& shape, cons
   }
   const int64_t group_rows = shape.group() * kQueryTile;
   const int64_t score_bytes = std::min(rows * stride * 2, std::max(gpu.max_score_bytes, group_rows * stride * 2));
-  // Sums are left where there are several ranges, so of rows with more positions than the shortest range.
+  // Sums go to memory only if there are several ranges, so only for rows with more positions than the shortest range.
   const auto rows_from = [&](int64_t least) {
     return std::min(rows, std::max(gpu.max_score_bytes / (2 * least), group_rows));
   };

@@ -9,7 +9,7 @@
 
 namespace stoch {
 
-// About one block an SM, whole chunks' worth of blocks where that wastes little.
+// About one block per SM: a multiple of `chunks` if that leaves at most a tenth of the blocks unused.
 inline int DecodeBlocks(const GpuTraits& gpu, int64_t warps, int64_t chunks, int64_t row_blocks) {
   const int64_t units = chunks * row_blocks;
   const int64_t most = std::min<int64_t>(gpu.sm_count, (units + warps - 1) / warps);

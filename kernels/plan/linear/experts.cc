@@ -14,20 +14,20 @@ namespace stoch {
 namespace {
 
 constexpr int64_t kFloat = sizeof(float);
-constexpr int64_t kWarps = 16;         // of a block of kLookup
-constexpr int64_t kMaxTasks = 1024;    // of a block
-constexpr int64_t kMaxPlaces = 512;    // that a block stages: one of a thread
-constexpr int64_t kMaxExperts = 4096;  // whose slots one block counts
-constexpr int64_t kGroupedRows = 16;   // of x: below, tiles would be all but empty
+constexpr int64_t kWarps = 16;         // warps of a block of kExpertLookup
+constexpr int64_t kMaxTasks = 1024;    // most (slot, matrix) pairs of a block
+constexpr int64_t kMaxPlaces = 512;    // most (matrix, expert) pairs whose places a block stages, one per thread
+constexpr int64_t kMaxExperts = 4096;  // most experts whose slots one block counts
+constexpr int64_t kGroupedRows = 16;   // least rows of x for tiles; with fewer, tiles would be almost empty
 constexpr int64_t kFewestProductBytes = int64_t{16} << 20;
 constexpr int64_t kMostProductBytes = int64_t{64} << 20;
 constexpr int64_t kFewestTiles = 32;
 constexpr int64_t kMostStreamBytes = int64_t{512} << 20;
-constexpr int64_t kListBytes = int64_t{1} << 20;  // of slots by expert
+constexpr int64_t kListBytes = int64_t{1} << 20;  // bytes of the list of slots by expert
 
-// A slot on its own takes its expert's weights through a look-up each, a tile of 64 slots about as long as six slots
-// (docs/tuning/experts.md).
-constexpr int64_t kGroupedSlots = 6;  // of an expert, on average, from which on tiles are faster
+// With kExpertLookup each slot looks up its expert's weights on its own. A tile of 64 slots takes about as long as six
+// of these slots (docs/tuning/experts.md).
+constexpr int64_t kGroupedSlots = 6;  // average slots of an expert from which on tiles are faster
 
 int64_t RowBlocks(const ExpertShape& shape) {
   return shape.row_slots * shape.matrices * DivideUp(shape.out_features, kTileRows);
@@ -37,16 +37,16 @@ int64_t ProductBytes(int64_t in_features, int64_t rows) {
   return std::clamp(rows * in_features * 512, kFewestProductBytes, kMostProductBytes);
 }
 
-// Streams and scales of one tile of slots.
+// Bytes of the streams and scales of one tile of slots.
 int64_t TileBytes(const ScTraits& sc, int64_t in_features) {
   const StreamShape one =
       MakeStreamShape(MakeScDims(in_features, sc.chunk_d), kPrefillTileTokens, kPrefillTileTokens, sc.stoc_len);
   return one.bytes() + one.scale_count() * kFloat;
 }
 
-// Streams of the tiles that are in memory together.
+// Bytes of the streams of the tiles that are in memory together.
 int64_t StreamBytes(const ScTraits& sc, int64_t in_features, int64_t rows) {
-  constexpr int64_t kSlots = 8;  // of a row
+  constexpr int64_t kSlots = 8;  // assumed slots of a row
   const int64_t tile = TileBytes(sc, in_features);
   const int64_t most = std::max(kMostStreamBytes / tile, int64_t{1}) * tile;
   return std::min(std::max(kFewestTiles * tile, rows * kSlots * DivideUp(tile, kPrefillTileTokens)), most);
@@ -62,21 +62,23 @@ bool CanGroup(const GpuTraits& gpu, const ScTraits& sc, const ExpertShape& shape
          shape.rows >= kGroupedRows && shape.slots() >= kGroupedSlots * shape.experts;
 }
 
-// Scratch of slots that the host groups (mixed/experts.h), as it does wherever it may: up to 16 of a row, each with its
-// place, its row of faults and, by chunk, its metric and its length.
+// Bytes of scratch for calls whose slots the host groups (mixed/experts.h), counted for every specification with which
+// it may: up to 16 slots a row, each with its index, its input row, its fault row and, for each chunk, a metric and a
+// stream length.
 int64_t GroupedBytes(const LinearSpec& spec, int64_t in_features, int64_t rows) {
   const ScExtras* extras = spec.extras.get();
   if (extras == nullptr || (extras->lengths == nullptr && extras->smooth.empty())) return 0;
   constexpr int64_t kSlots = 16, kPlaceBytes = 2 * sizeof(int32_t) + sizeof(uint64_t);
   const int64_t chunks = MakeScDims(in_features, spec.sc->config.chunk_d).chunks;
-  // Rows and outputs, and outputs of the channels that are not protected.
+  // Twice kGroupedRowBytes: gathered rows with their outputs, and the outputs of the channels that are not protected.
   return 2 * kGroupedRowBytes + rows * kSlots * (kPlaceBytes + chunks * (kFloat + 1));
 }
 
 int64_t QuantizeBytes(const ScTraits& sc, int64_t in_features, int64_t rows) {
   constexpr int64_t kExtremesBytes = 12;  // Extremes of kernels/cuda/device/reduce.cuh
   const ScDims dims = MakeScDims(in_features, sc.chunk_d);
-  int64_t bytes = rows * (dims.padded + dims.chunks * kFloat + 2 * kFloat);  // zeros and sums of asymmetric codes
+  // 2 * kFloat: zero points and sums of asymmetric codes.
+  int64_t bytes = rows * (dims.padded + dims.chunks * kFloat + 2 * kFloat);
   const int64_t scope = sc.scope_rows > 0 ? sc.scope_rows : rows;
   if (scope > 1) bytes += rows * (in_features * kFloat + dims.chunks * kExtremesBytes);
   return bytes;
@@ -112,7 +114,7 @@ ExpertPlan PlanExperts(const GpuTraits& gpu, const ScTraits& sc, const ExpertSha
   const int64_t row_units = RowBlocks(shape) * dims.chunks;
   const int64_t row_bytes = row_units * kTileRows * kFloat;
   plan.rows_at_once = std::clamp<int64_t>(ProductBytes(shape.in_features, shape.rows) / row_bytes, 1, shape.rows);
-  // Rows whose units are few: a block meets many of them.
+  // If rows have few units, a block meets many rows: halve rows_at_once until their (slot, matrix) pairs fit a block.
   const int64_t tasks = shape.row_slots * shape.matrices;
   while (plan.rows_at_once > 1 &&
          PlanExpertLookup(gpu, dims, shape, plan.rows_at_once).max_tasks > std::max(kMaxTasks, 4 * tasks)) {
@@ -152,8 +154,8 @@ int64_t ExpertLaunchBytes(const GpuTraits& gpu, const ScTraits& sc, int64_t in_f
 }
 
 int64_t ExpertScratchBytes(const GpuTraits& gpu, const LinearSpec& spec, int64_t in_features, int64_t max_rows) {
-  constexpr int64_t kParts = 16;                        // at most, each of which is aligned
-  constexpr int64_t kColumns = int64_t{kDotLanes} * 8;  // that rows of floats are padded to at most
+  constexpr int64_t kParts = 16;                        // most arrays, each of which is aligned
+  constexpr int64_t kColumns = int64_t{kDotLanes} * 8;  // most columns of padding of a row of floats
   int64_t bytes = kParts * ScratchLayout::kAlignment;
   if (spec.precision != Precision::kSc) return bytes + max_rows * (in_features + kColumns) * kFloat;
   if (NeedsMixed(spec)) {

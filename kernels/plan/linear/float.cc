@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kLoadBytes = 16;
 
-// Columns padded to whole loads of all lanes of a dot product.
+// `cols` rounded up to whole loads of all lanes of a dot product.
 int64_t ExactCols(int64_t cols, int value_bytes) {
   const int64_t block = kDotLanes * kLoadBytes / value_bytes;
   return DivideUp(cols, block) * block;
@@ -34,7 +34,7 @@ LinearPlan PlanExactLinear(const GpuTraits& gpu, int value_bytes, const LinearSh
     plan.launch_bytes = ScratchLayout::Aligned(DivideUp(rows, kExactTileRows) * kExactTileRows * cols * kFloat);
     return plan;
   }
-  // As many rows at once as shared memory holds.
+  // Take as many rows at once as shared memory holds.
   const int64_t fit = std::min(gpu.max_shared_bytes / (cols * kFloat), rows);
   if (fit > 0 && rows <= kMaxExactVectorRows) {
     plan.route = LinearRoute::kExactVector;
@@ -81,7 +81,7 @@ LinearPlan PlanHalfLinear(const LinearShape& shape) {
 }
 
 int64_t ExactLinearScratchBytes(int64_t cols, int64_t max_rows) {
-  const int64_t padded = ExactCols(cols, 2);  // of the smallest type
+  const int64_t padded = ExactCols(cols, 2);  // for the smallest type, which pads most
   const int64_t tiles = DivideUp(max_rows, kExactTileRows);
   const int64_t batch_tiles = std::min<int64_t>(tiles, kMaxExactBatchRows / kExactTileRows);
   const int64_t copy = std::max(tiles * kExactTileRows, batch_tiles * (kExactTileRows + kExactBatchPadding)) * padded;

@@ -13,21 +13,23 @@ namespace {
 constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kExtremesBytes = 12;  // Extremes of kernels/cuda/device/reduce.cuh
 
-// Rows up to which the decode kernel takes a call, some of them at a time.
+// Most rows of a call that the decode kernel takes, a few at a time.
 constexpr int64_t kDecodeRows = 32;
-// Rows up to which launches of kMixedFew, kMixedTable and kMixedBatch beat one product of a prompt (docs/tuning/batch.md).
+// Most rows of a call for which launches of kMixedFew, kMixedTable and kMixedBatch beat one product of a prompt
+// (docs/tuning/batch.md).
 constexpr int64_t kLookupRows = 128;
-constexpr int64_t kTableRows = kMaxBatchTableTokens;  // of one of those launches
+constexpr int64_t kTableRows = kMaxBatchTableTokens;  // most rows of one launch of kMixedFew or kMixedTable
 static_assert(kLookupRows >= kDecodeRows);
-// Rows from which prompts beat several passes of steps.
+// Least rows of a call for which one product of a prompt beats several launches of steps.
 constexpr int64_t kPromptRows = 33;
 static_assert(kPromptRows > kDecodeRows);
-// Rows from which those of one group of lengths are a product of their own; fewer are one, at the longest length.
+// Least rows of a call that is cut into one product for each group of lengths; a call with fewer rows is one product at
+// the longest length.
 constexpr int64_t kGroupedRows = 384;
-// Rows from which a prompt under the row rule is sorted by length, which waits for the device.
+// Least rows of a call under the row rule whose rows are sorted by length, for which the host waits for the device.
 constexpr int64_t kSortedRows = 32;
 
-// Rows of the next of even passes of at most `most` rows.
+// Rows of the next launch if `left` rows are divided evenly over launches of at most `most` rows.
 int64_t EvenPass(int64_t left, int64_t most) { return DivideUp(left, DivideUp(left, most)); }
 
 bool IsPlain(const GpuTraits& gpu, const MixedTraits& weight) {
@@ -41,7 +43,7 @@ bool CanPrompt(const GpuTraits& gpu, const MixedTraits& weight) {
   return weight.nests && IsPlain(gpu, weight) && CanPrefillWgmma(gpu, weight.longest, true);
 }
 
-// The kernel of a batch is compiled for the longest of 128 cycles with direct ranks.
+// The kernel of kMixedBatch is compiled only for a longest length of 128 cycles with direct ranks.
 bool CanBatch(const GpuTraits& gpu, const MixedTraits& weight) {
   if (!CanPrompt(gpu, weight) || weight.longest.stoc_len != 128 || !weight.longest.direct_ranks) return false;
   const int64_t any = 1;  // the choice does not depend on the size of the weight
@@ -49,7 +51,7 @@ bool CanBatch(const GpuTraits& gpu, const MixedTraits& weight) {
          LinearRoute::kScBatch;
 }
 
-// kMixedFew or kMixedTable, whichever takes so many rows; kMixedDecode: neither.
+// kMixedFew or kMixedTable, whichever takes `rows` rows in one launch; kMixedDecode if neither does.
 LinearRoute LookupRoute(const GpuTraits& gpu, const MixedTraits& weight, int64_t rows) {
   if (rows < 2 || rows > kTableRows || weight.slots > kMaxLookupLengths) return LinearRoute::kMixedDecode;
   const int64_t any = 1;
@@ -60,7 +62,7 @@ LinearRoute LookupRoute(const GpuTraits& gpu, const MixedTraits& weight, int64_t
   return LinearRoute::kMixedDecode;
 }
 
-// Rows of the largest launch of those two on this GPU.
+// Rows of the largest launch of kMixedFew or kMixedTable on this GPU.
 int64_t MostLookupRows(const GpuTraits& gpu, const MixedTraits& weight) {
   for (int64_t rows = kTableRows; rows > kMaxBatchFewTokens; rows /= 2) {
     if (LookupRoute(gpu, weight, rows) != LinearRoute::kMixedDecode) return rows;
@@ -68,7 +70,7 @@ int64_t MostLookupRows(const GpuTraits& gpu, const MixedTraits& weight) {
   return kMaxBatchFewTokens;
 }
 
-// The plan of the longest length, by another route.
+// The plan of the longest length, but with `route` and one launch for all rows of `shape`.
 LinearPlan LikeLongest(const GpuTraits& gpu, const MixedTraits& weight, const LinearShape& shape, LinearRoute route) {
   LinearPlan plan = PlanScLinear(gpu, weight.longest, shape);
   plan.route = route;
@@ -77,8 +79,8 @@ LinearPlan LikeLongest(const GpuTraits& gpu, const MixedTraits& weight, const Li
   return plan;
 }
 
-// Whether blocks of the decode kernel find the slots of one row themselves: SiLU of a whole row is too much for every
-// block.
+// Whether the blocks of the decode kernel find the slots of one row themselves. Under the row rule every block then
+// computes f(x) of the whole row, which takes too long with SiLU.
 bool PicksItself(const MixedTraits& weight, const LinearPass& pass) {
   switch (weight.rule) {
     case SlotRule::kNone:
@@ -151,7 +153,7 @@ LinearRoute PlanMixedPrompt(const GpuTraits& gpu, std::span<const ScTraits> orde
 
 namespace {
 
-// kMixedFew and kMixedTable, of up to shape.tokens rows.
+// Bytes of scratch of kMixedFew and kMixedTable for up to shape.tokens rows.
 int64_t TableBytes(const GpuTraits& gpu, const MixedTraits& weight, const LinearShape& shape) {
   int64_t most = 0;
   for (int64_t rows = 2; rows <= std::min(shape.tokens, kTableRows); ++rows) {
@@ -174,7 +176,7 @@ int64_t BatchBytes(const GpuTraits& gpu, const MixedTraits& weight, const Linear
       most = std::max(most, PlanScLinear(gpu, weight.longest, {rows, shape.in_features, out_features}).launch_bytes);
     };
     see(shape.out_features);
-    // Matrices may be launched one by one, each with fewer blocks than all: none takes more.
+    // Matrices may also be launched one by one. The work is cut differently then, so a single matrix may take more.
     for (const int64_t& out : shape.out_features) see({&out, 1});
   }
   return most + weight.dims.chunks * kMaxMixedBatchTokens * kFloat + ScratchLayout::kAlignment;
@@ -192,7 +194,8 @@ int64_t StepBytes(const GpuTraits& gpu, const MixedTraits& weight, const LinearS
   return most + SlotBytes(weight.dims, std::min(shape.tokens, kLookupRows));
 }
 
-// Fewer cycles take shorter streams of as many rows.
+// Bytes of scratch of kMixedPrompt and kMixedGroups besides the codes, at the longest length: shorter lengths have as
+// many rows, with shorter streams.
 int64_t RowGroupBytes(const GpuTraits& gpu, const MixedTraits& weight, const LinearShape& shape) {
   const int64_t padded = DivideUp(shape.tokens, kPrefillTileTokens) * kPrefillTileTokens;
   const int64_t order = (padded + 1) * static_cast<int64_t>(sizeof(int32_t)) + kMaxLengthGroups * kRowGroupBytes +
@@ -205,7 +208,7 @@ int64_t PromptBytes(const GpuTraits& gpu, const MixedTraits& weight, const Linea
          SlotBytes(weight.dims, shape.tokens);
 }
 
-// kMixedSorted and kMixedGeneric.
+// Bytes of scratch of kMixedSorted and kMixedGeneric.
 int64_t RowsBytes(const LinearSpec& spec, const MixedTraits& weight, int64_t out_features, const LinearShape& shape) {
   const int64_t rows = shape.tokens;
   int64_t bytes = MixedPartBytes(*spec.sc, rows, shape.in_features);

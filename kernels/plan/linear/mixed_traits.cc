@@ -10,7 +10,8 @@
 namespace stoch {
 namespace {
 
-// The operator as it was made: one of one mask may have been repeated for its neighbours.
+// The operator as its configuration makes it. In by_length, the single mask of an operator may be repeated to match
+// operators with more masks.
 ScOperatorPtr Original(const ScOperator& op) { return MakeScOperator(op.config); }
 
 bool FitsBytes(const ScOperator& op) {
@@ -27,13 +28,14 @@ bool All(std::span<const ScOperatorPtr> by_slot, const Has& has) {
   return std::all_of(by_slot.begin(), by_slot.end(), [&](const auto& one) { return one == nullptr || has(*one); });
 }
 
-// Whether streams of all lengths are a part of those of the longest.
+// Whether the streams of all lengths nest in those of the longest.
 bool Nest(std::span<const ScOperatorPtr> by_slot, const ScOperator& longest) {
   return by_slot.size() > 1 && longest.code == ScCode::kSignMagnitude && longest.has_streams &&
          All(by_slot, [&](const ScOperator& one) { return StreamsNest(one, longest); });
 }
 
-// An order in which streams of `up_to` nest: one of as many cycles as their words have, or that of the longest.
+// An operator in whose order of cycles the streams of `up_to` nest: with direct ranks and as many cycles as the words
+// of the longest hold, else the longest itself; null if neither fits.
 ScOperatorPtr OrderOf(std::span<const ScOperatorPtr> up_to) {
   const ScOperatorPtr longest = Original(*LongestOperator(up_to));
   const auto takes_all = [&](const ScOperator& order) {
@@ -42,7 +44,7 @@ ScOperatorPtr OrderOf(std::span<const ScOperatorPtr> up_to) {
   };
   ScConfig full = longest->config;
   full.stoc_len = 32 * StreamWords(*longest);
-  if (longest->levels == 128 && full.stoc_len <= 128) {  // as RanksAreDirect asks
+  if (longest->levels == 128 && full.stoc_len <= 128) {  // the sizes that RanksAreDirect needs
     ScOperatorPtr order = MakeScOperator(full);
     if (RanksAreDirect(*order) && takes_all(*order)) return order;
   }

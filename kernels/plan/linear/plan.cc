@@ -12,7 +12,7 @@
 namespace stoch {
 namespace {
 
-// Whether a weight of this kind has extras, integers or a multiplier table.
+// The kind of weights that a specification describes.
 LinearKind KindOf(const LinearSpec& spec) {
   switch (spec.precision) {
     case Precision::kSc: return NeedsMixed(spec) ? LinearKind::kMixed : LinearKind::kSc;
@@ -44,7 +44,7 @@ std::string WithTile(const LinearPlan& plan) {
   return tiles ? text + TileFormText(plan.tile_form) : text;
 }
 
-// A prompt by the groups that its lengths make.
+// The route of a prompt, kMixedPrompt or kMixedGroups, by the groups that its lengths make.
 LinearRoute PromptRoute(const GpuTraits& gpu, const LinearSpec& spec, const MixedTraits& weight, int64_t tokens) {
   std::vector<ScTraits> orders;
   for (const ScOperatorPtr& order : LengthOrders(OperatorsBySlot(spec.sc, spec.extras))) {
@@ -57,7 +57,7 @@ LinearRoute PromptRoute(const GpuTraits& gpu, const LinearSpec& spec, const Mixe
 }  // namespace
 
 LinearOperand MakeLinearOperand(const LinearSpec& spec, int64_t in_features) {
-  constexpr int kFileBytes = 2;  // of a number of most files
+  constexpr int kFileBytes = 2;  // bytes of a number in most checkpoints
   LinearOperand weights;
   weights.kind = KindOf(spec);
   weights.value_bytes = kFileBytes;
@@ -95,7 +95,7 @@ int64_t LinearScratchBytes(const GpuTraits& gpu, const LinearSpec& spec, const L
     case LinearKind::kSc:
       return ScLinearScratchBytes(gpu, MakeScTraits(*spec.sc), shape.in_features, shape.out_features, shape.tokens);
     case LinearKind::kMixed: return MixedScratchBytes(gpu, spec, shape);
-    case LinearKind::kFixed:  // which may have weights of 32-bit numbers
+    case LinearKind::kFixed:  // 32-bit weights with this specification run as kExact
       return std::max(ExactLinearScratchBytes(shape.in_features, shape.tokens),
                       FixedLinearScratchBytes(shape.in_features, shape.tokens));
     case LinearKind::kExact: return ExactLinearScratchBytes(shape.in_features, shape.tokens);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linears on a GPU: which route a launch takes, how the work is cut, with how much shared memory and scratch.
 //
-// The launch, the memory plan, `stoch inspect` and a table test over GPUs that nobody has to own read the same plan;
-// nothing else chooses. Bits: all SC and all fp32 routes give the same, so the choice is invisible.
+// The launch, the memory plan, `stoch inspect` and CPU tests with the traits of many GPUs read the same plan; nothing
+// else chooses. Bits: all SC routes give equal bits, and so do all fp32 routes, so the choice is invisible.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ struct LinearOperand {
   LinearKind kind = LinearKind::kSc;
   ScTraits sc = {};        // kSc
   MixedTraits mixed = {};  // kMixed
-  int value_bytes = 4;     // kExact: of a number in memory
+  int value_bytes = 4;     // kExact: bytes of a number in memory
 };
 
 // A call, as the host knows it.
@@ -47,14 +47,14 @@ struct LinearPass {
   bool aligned = true;        // operands of f(x), and their rows, begin at multiples of 16 bytes
   bool only_largest = false;  // LinearCall::only_largest
   bool observed = false;      // an observer asks for the lengths of rows
-  bool recorded = false;      // into a graph: the host waits for nothing
+  bool recorded = false;      // recorded into a graph, so the host cannot wait
 };
 
 // Who quantizes the activations of an SC route.
 enum class ScQuantizer : uint8_t {
   kKernel,   // the kernel itself
-  kByChunk,  // sc/batch/quantize.cu: a warp a chunk
-  kByRow,    // prologue/activations.cu: a block a row
+  kByChunk,  // sc/batch/quantize.cu: a warp per chunk
+  kByRow,    // prologue/activations.cu: a block per row
   kStreams,  // sc/tensor_core/streams.cu: codes go to streams without passing through device memory
 };
 
@@ -68,24 +68,24 @@ enum class TileForm : uint8_t {
 // How blocks of kScBatch share the chunks of all tiles.
 struct BatchShares {
   int blocks = 0;
-  int owners = 0;             // blocks that keep the outputs of whole tiles to themselves
-  int helped = 0;             // the last chunks of each tile whose sums the other blocks leave them
-  int64_t stored_chunks = 0;  // of each tile's: those whose sums go to memory
+  int owners = 0;             // blocks that accumulate whole tiles in registers; 0: none
+  int helped = 0;             // last chunks of each tile, which the other blocks multiply and the owners add
+  int64_t stored_chunks = 0;  // chunks of each tile whose partials go to memory
 };
 
 struct LinearPlan {
   LinearRoute route = LinearRoute::kScGeneric;
   ScQuantizer quantizer = ScQuantizer::kByRow;
-  int tile_tokens = 0;  // rows of x of a launch, or of a tile; 0 where neither is cut
-  int stages = 0;       // of a ring (kScBatch, kScPrompt); pairs of tiles ahead (kScFew, kScTable)
+  int tile_tokens = 0;  // rows of x of a launch or of a tile; 0: x is not cut
+  int stages = 0;       // stages of the ring; kScFew, kScTable: pairs of weight tiles that are loaded ahead
   TileForm tile_form = TileForm::kStreams;
-  BitProducts sums = BitProducts::kBinary;  // kScTable: of what was looked up
-  int blocks = 0;                           // of the grid; 0 where it follows from tiles alone or from what is resident
-  int staged = 0;                           // kScDecode: chunks that a block stages at a time
-  BatchShares shares;                       // kScBatch
-  int64_t shared_bytes = 0;                 // dynamic shared memory of a block
-  int64_t static_bytes = 0;                 // and at most that much static
-  // Bytes of the workspace: what f(x) takes, quantized or as floats, and what the launch takes besides. Upper bounds.
+  BitProducts sums = BitProducts::kBinary;  // kScTable: products that sum what was looked up
+  int blocks = 0;            // blocks of the grid; 0: it follows from the tiles, or from how many blocks are resident
+  int staged = 0;            // kScDecode: chunks that a block stages at a time
+  BatchShares shares;        // kScBatch
+  int64_t shared_bytes = 0;  // dynamic shared memory of a block
+  int64_t static_bytes = 0;  // upper bound of its static shared memory
+  // Upper bounds of the workspace in bytes: for f(x), quantized or as floats, and for the launch besides.
   int64_t quantize_bytes = 0;
   int64_t launch_bytes = 0;
   int64_t scratch_bytes() const { return quantize_bytes + launch_bytes; }
@@ -96,14 +96,15 @@ struct LinearPlan {
 LinearPlan PlanLinear(const GpuTraits& gpu, const LinearOperand& weights, const LinearShape& shape,
                       const LinearPass& pass = {});
 
-// Weights of a specification, as they will be: fixed-point ones of 16-bit numbers.
+// The weights that a specification describes. Floats are assumed to have 16 bits.
 LinearOperand MakeLinearOperand(const LinearSpec& spec, int64_t in_features);
 
-// The route of so many tokens for people: "table x8", "mixed few", "rows by length, each batch-wgmma x24",
+// Names for users the route of shape.tokens tokens: "table x8", "mixed few", "rows by length, each batch-wgmma x24",
 // "mixed generic, because arith=int8".
 std::string LinearRouteText(const GpuTraits& gpu, const LinearSpec& spec, const LinearShape& shape);
 
-// The most scratch of launches of any of these matrices, at most kMaxScTasks together, for 1..shape.tokens tokens.
+// Most bytes of scratch of a launch of any of these matrices, at most kMaxScTasks of them together, for 1..shape.tokens
+// tokens.
 int64_t LinearScratchBytes(const GpuTraits& gpu, const LinearSpec& spec, const LinearShape& shape);
 
 }  // namespace stoch

@@ -7,13 +7,14 @@
 
 namespace stoch {
 
-// Kernels are in kernels/cuda. Bits: all SC and all fp32 routes give the same, so the choice is invisible; routes of the
-// fp16 baseline promise none.
+// Kernels are in kernels/cuda. Bits: all SC routes give equal bits, and so do all fp32 routes, so the choice is
+// invisible; routes of the fp16 baseline promise no bits.
 enum class LinearRoute : uint8_t {
   // SC of one stream length.
-  kScDecode,      // sc/decode/decode.cu: count rows in shared memory, 1 to 8 tokens at a time
-  kScFew,         // sc/table/few.cu: 2 to 4 tokens, counts of all of them in one look-up; up to 16 in turns
-  kScTable,       // sc/table/table.cu, int8_table.cu: 5 to 16 tokens, residuals in one look-up; up to 128 in turns
+  kScDecode,  // sc/decode/decode.cu: count rows in shared memory, 1 to 8 tokens at a time
+  kScFew,  // sc/table/few.cu: 2 to 4 tokens, counts of all tokens in one look-up; up to 16 tokens in several launches
+  // sc/table/table.cu, int8_table.cu: 5 to 16 tokens, residuals in one look-up; up to 128 tokens in several launches.
+  kScTable,
   kScBatch,       // sc/hopper/batch_wgmma.cu: up to 256 tokens on binary wgmma, split-K over blocks
   kScPrompt,      // sc/hopper/prefill_wgmma.cu: any number of tokens in tiles of 192
   kScTiles,       // sc/tiles/tiles.cu: any number of tokens in tiles of 64, on binary mma.sync
@@ -25,9 +26,9 @@ enum class LinearRoute : uint8_t {
   kMixedTable,    // sc/table/table.cu, 5 to 16 rows at a time
   kMixedBatch,    // sc/hopper/batch_wgmma.cu, 17 to 32 rows at a time
   kMixedPrompt,   // sc/hopper/row_groups.cu: all rows as one group of the longest streams
-  kMixedGroups,   // sc/hopper/row_groups.cu: rows in order of the group of their length
+  kMixedGroups,   // sc/hopper/row_groups.cu: one product for each group of lengths
   kMixedSorted,   // mixed/linear.cc: rows sorted by length on the host, each length by its SC route
-  kMixedGeneric,  // plain/product.cu: any of them
+  kMixedGeneric,  // plain/product.cu: any setting
   // SC of experts.
   kExpertLookup,   // sc/experts/lookup.cu: every slot on its own, count rows in shared memory
   kExpertGroups,   // sc/hopper/grouped.cu: slots of an expert together, in tiles of 192, on binary wgmma
@@ -46,15 +47,16 @@ enum class LinearRoute : uint8_t {
   kHalfExpert,  // baseline/experts.cu
 };
 
-// As `stoch inspect` shows it.
+// The name of a route as `stoch inspect` shows it.
 std::string_view LinearRouteName(LinearRoute route);
 
-// Whether a launch takes some rows of a call at a time, without a wait of the host: decode steps of mixed lengths.
+// Whether the route is one of decode steps with mixed lengths: a launch takes some rows of a call, and the host never
+// waits.
 constexpr bool IsMixedStep(LinearRoute route) {
   using enum LinearRoute;
   return route == kMixedDecode || route == kMixedFew || route == kMixedTable || route == kMixedBatch;
 }
-// Whether rows are streams that nest in the longest: prompts of mixed lengths.
+// Whether the route is one of prompts with mixed lengths, whose streams nest in the longest.
 constexpr bool IsMixedPrompt(LinearRoute route) {
   using enum LinearRoute;
   return route == kMixedPrompt || route == kMixedGroups;

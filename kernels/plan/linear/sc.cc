@@ -14,10 +14,10 @@ namespace {
 constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kExtremesBytes = 12;  // Extremes of kernels/cuda/device/reduce.cuh
 
-// From here on one look-up for all tokens beats one for each, the larger table to build included.
+// Least tokens for which one look-up for all tokens beats one for each token, although its table takes longer to build.
 constexpr int64_t kFirstFewTokens = 2;
 constexpr int64_t kFirstTableTokens = 5;
-constexpr int64_t kMaxRepeatedTokens = 128;  // of several launches of tables
+constexpr int64_t kMaxRepeatedTokens = 128;  // most tokens that several launches of table kernels take
 
 bool Fits(const GpuTraits& gpu, int64_t dynamic_bytes, int64_t static_bytes) {
   return dynamic_bytes + static_bytes <= gpu.max_shared_bytes;
@@ -25,7 +25,7 @@ bool Fits(const GpuTraits& gpu, int64_t dynamic_bytes, int64_t static_bytes) {
 
 bool SumsAreWide(const ScTraits& sc, const ScDims& dims) { return int64_t{sc.max_count} * dims.chunk_d > INT16_MAX; }
 
-// Row groups of all matrices, each padded to a multiple of `rows`.
+// Groups of `rows` weight rows of all matrices; the last group of a matrix may have fewer.
 int64_t Groups(const LinearShape& shape, int64_t rows) {
   int64_t groups = 0;
   for (const int64_t out : shape.out_features) groups += DivideUp(out, rows);
@@ -35,12 +35,12 @@ int64_t Groups(const LinearShape& shape, int64_t rows) {
 int64_t QuantizeBytes(const ScTraits& sc, const LinearShape& shape, const ScDims& dims, ScQuantizer quantizer) {
   const int64_t tokens = shape.tokens;
   const int64_t scales = ScratchLayout::Aligned(tokens * dims.chunks * kFloat);
-  if (quantizer == ScQuantizer::kKernel) return scales;  // where the kernel keeps any
+  if (quantizer == ScQuantizer::kKernel) return scales;  // if the kernel stores any
   int64_t bytes = ScratchLayout::Aligned(tokens * dims.padded) + scales;
   if (quantizer == ScQuantizer::kByChunk) return bytes;
   if (sc.code == ScCode::kAsymmetric) bytes += 2 * ScratchLayout::Aligned(tokens * kFloat);  // zero points, sums
   const int64_t scope = sc.scope_rows > 0 ? sc.scope_rows : tokens;
-  if (scope > 1) {  // f(x) itself, and what its scopes hold
+  if (scope > 1) {  // f(x) as floats, and the extremes of its scopes
     bytes += ScratchLayout::Aligned(tokens * shape.in_features * kFloat) +
              ScratchLayout::Aligned(DivideUp(tokens, scope) * dims.chunks * kExtremesBytes);
   }
@@ -53,7 +53,7 @@ bool CanDecode(const ScTraits& sc, const ScDims& dims, int64_t tokens) {
          tokens <= kMaxDecodeTokens;
 }
 
-// mixed: rows of several lengths; a chunk is staged for every matrix apart.
+// mixed: rows have several lengths, and a chunk is staged for every matrix on its own.
 LinearPlan PlanDecode(const GpuTraits& gpu, const LinearShape& shape, const ScDims& dims, bool mixed, bool fused) {
   LinearPlan plan;
   plan.route = LinearRoute::kScDecode;
@@ -77,13 +77,14 @@ LinearPlan PlanDecode(const GpuTraits& gpu, const LinearShape& shape, const ScDi
   const int64_t tokens = std::min<int64_t>(shape.tokens, plan.tile_tokens);
   plan.launch_bytes = ScratchLayout::Aligned(tokens * units * kTileRows * kFloat);
   if (tokens < shape.tokens)
-    plan.launch_bytes += ScratchLayout::Aligned(tokens * dims.chunks * kFloat);  // their scales
+    plan.launch_bytes += ScratchLayout::Aligned(tokens * dims.chunks * kFloat);  // scales of the tokens of one launch
   return plan;
 }
 
 // ---- kFew, kTable
-// One block an SM, and whole parts' worth of blocks, or blocks' worth of parts, where that leaves few SMs idle: a block
-// that works on two parts builds two tables.
+
+// At most one block per SM. The number is rounded down, by at most a sixth, so that every block works on one part (or
+// on whole parts, if there are more parts than blocks): a block builds a table for each part that it works on.
 int TableBlocks(const GpuTraits& gpu, int64_t parts, int64_t row_blocks) {
   const int64_t most = std::min<int64_t>(gpu.sm_count, DivideUp(parts * row_blocks, 16));
   const int64_t each = DivideUp(parts, most);
@@ -94,14 +95,14 @@ int TableBlocks(const GpuTraits& gpu, int64_t parts, int64_t row_blocks) {
 struct TableVariant {
   LinearRoute route;
   int tokens;
-  int pairs;  // of tiles ahead
-  int parts;  // of a chunk
+  int pairs;  // pairs of weight tiles that are loaded ahead
+  int parts;  // parts into which a chunk is cut
   int64_t static_bytes;
   int64_t table_bytes = kBatchTableBytes;
   int64_t shared_bytes() const { return table_bytes + pairs * kBatchPairBytes; }
 };
-// Codes come as far ahead as shared memory allows: 4 pairs are faster for 4 tokens (0.4 % of a step), an A100 has room
-// for 2. With 99 KB a chunk goes in two parts, over tables of half the size.
+// Codes are loaded as far ahead as shared memory allows: 4 pairs ahead are faster for 4 tokens (by 0.4 % of a step),
+// but an A100 has room for 2. With 99 KB of shared memory, a chunk is cut into two parts, with tables of half the size.
 constexpr TableVariant kFewFarAhead = {LinearRoute::kScFew, kMaxBatchFewTokens, 4, 1, kFewStaticBytes};
 constexpr TableVariant kFewNearAhead = {LinearRoute::kScFew, kMaxBatchFewTokens, 2, 1, kFewStaticBytes};
 constexpr TableVariant kFewSmall = {LinearRoute::kScFew, kMaxBatchFewTokens,   2, 2,
@@ -115,8 +116,8 @@ bool CanLookUp(const GpuTraits& gpu, const ScTraits& sc, const ScDims& dims, con
          Fits(gpu, variant.shared_bytes(), variant.static_bytes);
 }
 
-// Launches of tables for so many tokens that still beat tiles, which take 32 or 64 tokens at a time; one, if kernels cannot
-// quantize or wgmma takes the tokens (measured: docs/tuning/batch.md).
+// Most launches of table kernels that still beat tiles of 32 or 64 tokens (measured: docs/tuning/batch.md); 1 if table
+// kernels cannot quantize, if wgmma takes the tokens, or beyond kMaxRepeatedTokens.
 int64_t MostTableLaunches(const GpuTraits& gpu, const ScTraits& sc, const TableVariant& variant, int64_t tokens) {
   if (gpu.has_wgmma || sc.scope_rows != 1 || tokens > kMaxRepeatedTokens) return 1;
   const bool small = variant.tokens < kMaxBatchTableTokens;
@@ -137,20 +138,22 @@ LinearPlan PlanTable(const GpuTraits& gpu, const ScTraits& sc, const LinearShape
   const int64_t row_blocks = Groups(shape, 32 * variant.parts);
   const int64_t parts = dims.chunk_stride > kDecodeChunkDims / variant.parts ? variant.parts : 1;
   plan.blocks = TableBlocks(gpu, dims.chunks * parts, row_blocks);
-  // int16 of every part, row and token; of 4 tokens two groups of rows lie where the other 4 would.
+  // An int16 for every part, row and token. With 4 tokens, two groups of rows share the space of 8 tokens.
   const int64_t tokens = std::max(variant.tokens, 4);
   plan.launch_bytes = ScratchLayout::Aligned(dims.chunks * parts * row_blocks * 32 * variant.parts * tokens * 2);
   return plan;
 }
 
 // ---- kBatchWgmma
-// The operator that most use: halved, 128 cycles. The others have fewer kernels.
+
+// Whether the operator is of the kind that most models use (halved, 128 cycles). Fewer kernels are compiled for other
+// kinds.
 bool IsUsual(const ScTraits& sc) { return sc.stoc_len == 128 && sc.direct_ranks; }
 
-// The smallest tile that takes no more of them than the largest would: weights are expanded for every tile. 24 and 48
-// are worth their kernels (6 % of a step of 17 to 24 tokens of 8B, 11 % of one of 33 to 48), and so is 96 (20 % of a
-// prompt of 65 to 96). Beyond those, tiles of 96 would leave more sums than any other linear has room for (8B, 192
-// tokens: 352 MB instead of 235), for 10 to 15 %.
+// The smallest tile with which there are no more tiles than with the largest, because weights are expanded again for
+// every tile. Tiles of 24 and 48 are worth their kernels (6 % of a step of 17 to 24 tokens of an 8B model, 11 % of one
+// of 33 to 48), and so are tiles of 96 (20 % of a prompt of 65 to 96 tokens). Beyond 96 tokens, tiles of 96 would save
+// 10 to 15 %, but their partials need more scratch than any other linear does (8B, 192 tokens: 352 MB instead of 235).
 int BatchTileTokens(bool usual, int64_t tokens) {
   if (!usual) return tokens <= 16 ? 16 : tokens <= 32 ? 32 : 64;
   const int largest = tokens <= 96 ? 96 : 64;
@@ -161,9 +164,9 @@ int BatchTileTokens(bool usual, int64_t tokens) {
   return largest;
 }
 
-// Owners where they keep two of three SMs busy: passing split-K partials on through memory takes half as long as
-// making them (measured). Compiled for the usual operator only, and not for tiles of 96: the registers that outputs
-// would take go to memory and back then, which is slower (prompts of 80 tokens: 4 %, of 140: 11 %).
+// Uses owners if they keep two of three SMs busy, because passing split-K partials through memory takes half as long as
+// computing them (measured). Owners are compiled for the usual operator only, and not for tiles of 96, with which their
+// outputs would spill registers and be slower (prompts of 80 tokens by 4 %, of 140 by 11 %).
 BatchShares MakeShares(const GpuTraits& gpu, const StreamShape& streams, bool usual, int64_t row_tiles) {
   const int chunks = streams.chunks;
   const int tiles = static_cast<int>(row_tiles * streams.token_tiles);
@@ -183,7 +186,7 @@ BatchShares MakeShares(const GpuTraits& gpu, const StreamShape& streams, bool us
   return shares;
 }
 
-// A stage: the streams of some blocks of 16 dimensions, as many as 36 KB hold.
+// Bytes of a stage: the streams of a few blocks of 16 dimensions, up to 36 KB, or 54 KB with 96 tokens.
 int64_t BatchStageBytes(const StreamShape& streams) {
   const int blocks = (streams.tile_tokens <= 32 ? 4 : 2) / streams.halves;
   return int64_t{blocks} * streams.halves * streams.block_bytes();
@@ -193,7 +196,8 @@ int64_t RankTableBytes(const ScTraits& sc, const StreamShape& streams) {
   return int64_t{streams.halves} * std::max(sc.masks, 16) * 128;
 }
 
-// False where the ring or the end of the kernel does not fit.
+// Sets *plan to kScBatch. Returns false if the kernel does not take the shape, or its ring or its reduction at the end
+// does not fit shared memory.
 bool PlanBatchWgmma(const GpuTraits& gpu, const ScTraits& sc, const LinearShape& shape, const ScDims& dims,
                     LinearPlan* plan) {
   if (!gpu.has_wgmma || !CanPrefill(sc) || shape.tokens > kMaxBatchWgmmaTokens) return false;
@@ -220,7 +224,7 @@ bool PlanBatchWgmma(const GpuTraits& gpu, const ScTraits& sc, const LinearShape&
 // ---- kScTiles, kScPrompt
 constexpr int TileRows(int tile_tokens) { return tile_tokens == kTileTokensNarrow ? 512 : 256; }
 
-// mixed: tokens have gains of their own.
+// Bytes of a stage. mixed: tokens have gains of their own.
 int64_t PrefillStageBytes(const StreamShape& streams, bool mixed) {
   return streams.block_bytes() + kPrefillTileTokens * (mixed ? 8 : 4) + kPrefillSuperRows / 2 * 4;
 }
@@ -234,14 +238,15 @@ int64_t PrefillTableBytes(const ScTraits& sc, const StreamShape& streams) {
   return sc.direct_ranks ? 0 : RankTableBytes(sc, streams);
 }
 
-// Whether streams are made of f(x) at once: many rows of one length with scales of their own, and room for a table.
+// Whether one kernel makes the streams of f(x) (ScQuantizer::kStreams): for many rows of one length, each with its own
+// scales, and if its table fits shared memory.
 bool MakesStreams(const GpuTraits& gpu, const ScTraits& sc, const ScDims& dims, int64_t tokens, bool aligned) {
   return aligned && tokens >= kStreamFewestRows && sc.scope_rows == 1 && sc.code == ScCode::kSignMagnitude &&
          sc.stoc_len <= kMaxStreamCycles / 2 && HoldsVectors(dims, sc.code) &&
          StreamTableBytes(sc.masks, sc.levels, dims) + kStreamCodeBytes <= gpu.max_shared_bytes;
 }
 
-// Shared memory of tiles: what a block keeps, and a stage's operands of the tokens.
+// Shared memory of the tile kernels: stages with the operands of the tokens, and a table.
 struct TileShared {
   int stages;
   int stage_dims;
@@ -277,7 +282,7 @@ bool CanPrefillWgmma(const GpuTraits& gpu, const ScTraits& sc, bool mixed) {
   if (!gpu.has_wgmma || !CanPrefill(sc)) return false;
   const StreamShape streams = MakeStreamShape(MakeScDims(16, 0), 1, kPrefillTileTokens, sc.stoc_len);
   return PrefillStages(gpu, streams, PrefillTableBytes(sc, streams), mixed) >=
-         2;  // a consumer holds one, one is filled
+         2;  // one stage is read while another is filled
 }
 
 int64_t TileOperandBytes(TileForm form, const ScDims& dims, int64_t tokens, int tile_tokens) {
@@ -293,7 +298,7 @@ LinearPlan PlanScTiles(const GpuTraits& gpu, const ScTraits& sc, const LinearSha
   const auto tiles_of = [&](int tile_tokens) {
     return Groups(shape, TileRows(tile_tokens)) * DivideUp(shape.tokens, tile_tokens);
   };
-  // Blocks that keep whole tiles pass no sums through memory, but have to fill the GPU.
+  // Blocks that compute whole tiles pass no partials through memory, but there must be enough tiles to fill the GPU.
   const int64_t tiles = tiles_of(kTileTokensWide);
   const int64_t waves = DivideUp(tiles, gpu.sm_count);
   const bool fills = shape.tokens > kTileTokensNarrow && 3 * tiles >= 2 * waves * gpu.sm_count;
@@ -339,7 +344,8 @@ LinearPlan PlanScPrefill(const GpuTraits& gpu, const ScTraits& sc, const LinearS
   const int64_t table_bytes = PrefillTableBytes(sc, streams);
   plan.stages = PrefillStages(gpu, streams, table_bytes, mixed);
   plan.shared_bytes = kRingHeaderBytes + plan.stages * PrefillStageBytes(streams, mixed) + table_bytes;
-  // PrefillSchedule::rest: fewer than there are clusters of two SMs, and the tiles of the last tokens.
+  // Upper bound of PrefillSchedule::rest(): fewer tiles than there are clusters of two SMs, plus the tiles of the last
+  // tokens.
   const int64_t supers = Groups(shape, kPrefillSuperRows);
   const int64_t rest = std::min(supers * streams.token_tiles, gpu.sm_count / 2 + supers);
   plan.launch_bytes += ScratchLayout::Aligned(rest * kPrefillSuperRows * kPrefillTileTokens * kFloat) +
@@ -370,7 +376,7 @@ LinearPlan PlanScLinear(const GpuTraits& gpu, const ScTraits& sc, const LinearSh
     chosen.quantize_bytes = QuantizeBytes(sc, shape, dims, chosen.quantizer);
     return chosen;
   };
-  // Several launches of few tokens where there are no residuals and tiles would want emulated binary products.
+  // Use several launches of kScFew if there are no residuals and tiles would need emulated binary products.
   const bool repeats = !gpu.has_binary_mma && !sc.has_residuals && sc.scope_rows == 1;
   if (tokens >= kFirstFewTokens && tokens <= (repeats ? kMaxBatchTableTokens : kMaxBatchFewTokens) && sc.has_quarters &&
       sc.max_count <= 128) {
@@ -395,7 +401,8 @@ LinearPlan PlanScLinear(const GpuTraits& gpu, const ScTraits& sc, const LinearSh
   }
   if (!CanPrefill(sc)) return with_quantizer(LinearPlan{});
   plan = CanPrefillWgmma(gpu, sc) ? PlanScPrefill(gpu, sc, shape) : PlanScTiles(gpu, sc, shape);
-  if (!Fits(gpu, plan.shared_bytes, 0)) return with_quantizer(LinearPlan{});  // hundreds of masks of two halves
+  // The rank table of hundreds of masks in two halves may not fit shared memory.
+  if (!Fits(gpu, plan.shared_bytes, 0)) return with_quantizer(LinearPlan{});
   const bool streams = plan.route == LinearRoute::kScPrompt || plan.tile_form == TileForm::kStreams;
   if (streams && MakesStreams(gpu, sc, dims, tokens, pass.aligned)) plan.quantizer = ScQuantizer::kStreams;
   return plan;
@@ -410,7 +417,7 @@ int64_t ScLinearScratchBytes(const GpuTraits& gpu, const ScTraits& sc, int64_t i
       most = std::max(most, PlanScLinear(gpu, sc, {tokens, in_features, tasks}).scratch_bytes());
     }
   };
-  // Beyond the small batches more tokens take more.
+  // Beyond kMaxBatchWgmmaTokens more tokens take more, so the largest number is enough.
   for (int64_t tokens = 1; tokens <= std::min<int64_t>(max_tokens, kMaxBatchWgmmaTokens); ++tokens) see(tokens);
   see(max_tokens);
   return most;

@@ -146,8 +146,8 @@ void DeviceGroup::AllGather(const AllGatherCall& call, const GatherPlan& plan) {
 }
 
 void DeviceGroup::RunGraph(std::string_view key, const std::function<void()>& body) {
-  // Without direct access, exchanges go through NCCL, and with NCCL 2.28 one graph per device that recorded exchanges
-  // through host memory never ended.
+  // Without direct access, exchanges go through NCCL. With NCCL 2.28, graphs (one per device) that contained exchanges
+  // through host memory never ended, so nothing is recorded then.
   if (!direct_ || LaunchesBlock()) return body();
   last_outputs_.reset();  // other exchanges may run between the recording and a replay
   graphs_.Run(key, body);

@@ -26,9 +26,9 @@ class SharedRows;
 // poll it there (shared_rows.h).
 //
 // Direct: every GPU stores its columns into the memory of all others, in one small kernel per device. In a graph, this
-// kernel also waits until the columns of the others have come, which takes few microseconds; few columns, as in decode,
-// travel as packets that carry their own epoch (PacketGather). Outside a graph, streams wait for events, and no kernel
-// depends on a kernel that runs at the same time.
+// kernel also waits until the columns of the others have come, which takes a few microseconds; few columns, as in
+// decode, travel as packets that carry their own epoch (PacketGather). Outside a graph, streams wait for events, and no
+// kernel depends on a kernel that runs at the same time.
 //
 // NCCL: columns are packed, all-gathered and unpacked, for GPUs that do not reach each other's memory.
 //
@@ -51,11 +51,11 @@ class DeviceGroup {
   // Throws DeviceError if an exchange failed since the last check. Requires: all devices of the group have finished.
   void Check();
 
-  // Runs `body`, which enqueues ops on the devices of the group: recorded as CUDA graphs the first time, replayed when
-  // `key` comes again (contract: Backend::RunGraph). `body` runs without a graph every time if the devices have no
-  // direct access to one another, or if the environment has CUDA_LAUNCH_BLOCKING=1: the host then waits for each
-  // kernel, and a kernel that waits for another device would wait for a kernel that is never launched. Set that
-  // variable to run under compute-sanitizer, which is not detected.
+  // Runs `body`, which enqueues ops on the devices of the group: eagerly at the first call of `key`, recorded as CUDA
+  // graphs at the second, replayed from then on (GraphCache; contract: Backend::RunGraph). `body` runs without a graph
+  // every time if the devices have no direct access to one another, or if the environment has CUDA_LAUNCH_BLOCKING=1:
+  // the host then waits for each kernel, and a kernel that waits for another device would wait for a kernel that is
+  // never launched. Set that variable to run under compute-sanitizer, which is not detected.
   void RunGraph(std::string_view key, const std::function<void()>& body);
 
  private:
@@ -73,9 +73,9 @@ class DeviceGroup {
   void GatherDirect(const AllGatherCall& call, const GatherPlan& plan);
   // Enqueues the exchange of packets on every device. Requires: PlanGather chose GatherRoute::kPackets for the call.
   void GatherPackets(const AllGatherCall& call, const GatherPlan& plan, int blocks);
-  // Enqueues a barrier of all devices unless the outputs of `call` surely lie apart from those of the exchange before.
-  // When a device leaves an exchange, it knows that the others have reached it too, but not that they have read the
-  // columns it sent. So two consecutive exchanges that write the same memory need a barrier in between.
+  // Enqueues a barrier of all devices unless the outputs of `call` surely lie apart from those of the previous
+  // exchange. When a device leaves an exchange, it knows that the others have reached it too, but not that they have
+  // read the columns it sent. So two consecutive exchanges that write the same memory need a barrier in between.
   void KeepUnreadOutputs(const AllGatherCall& call);
   bool IsRecording() const;
   // Makes later work on every device's stream wait for all earlier work on the streams of all devices.
@@ -88,7 +88,8 @@ class DeviceGroup {
   bool direct_ = false;
   std::vector<Mailbox> mailboxes_;
   std::optional<std::vector<TensorView>> last_outputs_;  // outputs of the last direct exchange; empty: unknown
-  Buffer failed_;                       // pinned int: 0, or 1 + the rank that did not come in time (or a larger number)
+  // Pinned int: 0, or 1 + the rank that did not come in time; 1 + the number of GPUs: one of several ranks.
+  Buffer failed_;
   std::unique_ptr<SharedRows> shared_;  // null if the devices do not support shared rows
   std::unique_ptr<NcclGroup> nccl_;
 };

@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads) DirectGatherKernel(const __grid_cons
   const int peer = static_cast<int>(threadIdx.x);
   if (peer < args.devices && peer != args.rank) {
     // Fence and release store order what the whole block stored before the barrier ahead of the flag: a peer that
-    // acquires the flag sees it.
+    // acquires the flag sees all these stores.
     __threadfence_system();
     StoreRelease(args.flags[peer] + block * kMaxGroup + args.rank, turn);
     AwaitPeer(args.flags[args.rank] + block * kMaxGroup + peer, turn, peer, args.failed);

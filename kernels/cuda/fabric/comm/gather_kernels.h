@@ -58,7 +58,7 @@ struct PacketGather {
   int64_t to_stride = 0;
   int64_t begin[kMaxGroup] = {};  // [devices] first column of each device
   int64_t cols[kMaxGroup] = {};   // [devices] number of columns of each device
-  // [devices] where each device receives packets: [2 epochs in turn][devices][kMaxGatherBlocks][kPacketThreads][2].
+  // [devices] where each device receives packets: [epoch % 2][devices][kMaxGatherBlocks][kPacketThreads][2].
   uint4* landing[kMaxGroup] = {};
   uint32_t* arrived = nullptr;  // [kMaxGatherBlocks] number of this device's exchanges so far, with packets or direct
   // In mapped host memory: 0, or 1 + the rank of a device that did not come in time.
@@ -69,7 +69,7 @@ inline constexpr size_t kLandingBytesPerDevice = 2 * sizeof(uint4) * 2 * kMaxGat
 // Sends this device's columns to all other devices as packets; the kernel ends once the columns of all devices are in
 // `to`.
 // Requires: a launch of route GatherRoute::kPackets, and an output on every device. Nothing but this exchange writes
-// the output meanwhile; outputs of the exchange before may still be read by other devices.
+// the output meanwhile; outputs of the previous exchange may still be read by other devices.
 void LaunchPacketGather(DeviceContext& ctx, const PacketGather& args, int blocks);
 
 // Launches a kernel that waits for the columns of a row that other devices post, and writes them to row.to

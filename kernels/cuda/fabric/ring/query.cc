@@ -41,7 +41,8 @@ class QueryRows {
   int64_t first_;
   int64_t count_;
   int64_t stride_;
-  // [rank] first of these rows among the rank's own rows of the pass, and number of rows that it owns
+  // first_own_: [rank] index of the first of these rows among the rank's own rows of the pass. own_rows_: [rank] number
+  // of these rows that the rank owns.
   std::vector<int32_t> first_own_, own_rows_;
   std::vector<ShareLayout> layouts_;
   std::vector<DealtAttention> args_;
