@@ -17,7 +17,7 @@ namespace stoch::cuda {
 namespace {
 
 constexpr int64_t kSlabBytes = int64_t{32} << 20;
-constexpr int64_t kDecodedSlabBytes = int64_t{64} << 20;  // large, because each slab starts its threads anew
+constexpr int64_t kDecodedSlabBytes = int64_t{64} << 20;  // large, because each slab starts its threads again
 constexpr int64_t kDecodeThreads = 16;                    // more threads take longer to start than they save
 constexpr int64_t kCopyThreads = 8;                       // enough threads to keep up with PCIe
 constexpr int64_t kMinBytesPerThread = int64_t{1} << 20;

@@ -12,10 +12,9 @@ namespace stoch {
 enum class LinearRoute : uint8_t {
   // SC of one stream length.
   kScDecode,  // sc/decode/decode.cu: count rows in shared memory, 1 to 8 tokens at a time
-  kScFew,  // sc/table/few.cu: 2 to 4 tokens, counts of all tokens in one look-up; up to 16 tokens in several launches
-  // sc/table/table.cu, int8_table.cu: 5 to 16 tokens, residuals in one look-up; up to 128 tokens in several launches.
-  kScTable,
-  kScBatch,       // sc/hopper/batch_wgmma.cu: up to 256 tokens on binary wgmma, split-K over blocks
+  kScFew,    // sc/table/few.cu: 2 to 4 tokens, counts of all tokens in one look-up; up to 16 tokens in several launches
+  kScTable,  // sc/table/table.cu, int8_table.cu: 5 to 16 tokens, one look-up of residuals; 128 in several launches
+  kScBatch,  // sc/hopper/batch_wgmma.cu: up to 256 tokens on binary wgmma, split-K over blocks
   kScPrompt,      // sc/hopper/prefill_wgmma.cu: any number of tokens in tiles of 192
   kScTiles,       // sc/tiles/tiles.cu: any number of tokens in tiles of 64, on binary mma.sync
   kScTilesSplit,  // sc/tiles/tiles.cu: up to 256 tokens, split-K over blocks

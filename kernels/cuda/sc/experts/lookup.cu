@@ -323,15 +323,13 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
   };
   const auto counts_of = [&](int, uint32_t) { return decode::CountsOf(args); };
   const auto find_weights = [&] { FindWeights<kPolls>(args, first_row, last_chunk, places, weights); };
-  // Loads the first kEarly tiles. The ring's other tiles are loaded once the count rows are staged: all warps wait for
-  // the count rows, and loads return in order.
+  // Loads kEarly tiles. The ring's others follow the count rows, for which all warps wait: loads return in order.
   const auto load_first = [&](const Walk::InMatrix& place) {
     current.TakeFrom(place);
     decode::LoadTiles<0, kEarly>(current.unit, ring);
     scale = decode::LoadScale(current.unit);
   };
-  // Data that is complete before this kernel begins is used before WaitForPrevious: the rows of x (gate and up) or the
-  // chosen experts (down).
+  // Data complete before this kernel begins is used before WaitForPrevious: rows of x (gate, up) or `chosen` (down).
   if (kPolls || args.x_settled) {
     take_rows();
     __syncthreads();
@@ -344,8 +342,7 @@ __global__ void __launch_bounds__(kThreads, 1) ScExpertLookupKernel(const __grid
     load_first(place);
   }
   WaitForPrevious();
-  // StartNext comes after the wait, so that `chosen` is complete before the next kernel begins: that kernel may read
-  // `chosen` early (Settle).
+  // StartNext is after the wait: `chosen` is complete before the next kernel begins, which may read it early (Settle).
   StartNext();
   args.reporter.Begin();
   if (args.post.words != nullptr) ClearRow(args.post, block, static_cast<int>(gridDim.x));

@@ -12,7 +12,7 @@
 namespace stoch::cuda::prefill {
 
 // A consumer thread. Every instruction of a stage counts: while the tensor cores are busy, the other pipes get less
-// than half of the issue slots (measured: 15 shifts fit beside one m64n128k256). So whatever a stage needs beyond its
+// than half of the issue slots (measured: 15 shifts fit next to one m64n128k256). So whatever a stage needs beyond its
 // thermometers is kept in registers or known at compile time. The template arguments are those of PrefillWgmmaKernel.
 template <int kWords, int kHalves, bool kTable, bool kMixed, typename Args>
 struct Consumer {
