@@ -76,13 +76,8 @@ void Check(const VectorOperands& operands) {
   if (config.adder != ScAdder::kCounter) {
     throw InvalidInput("vectors: " + operands.name + " has an adder of gates: allowed is adder = counter");
   }
-  const auto products =
-      static_cast<int64_t>(operands.rows.size()) * static_cast<int64_t>(operands.outputs.size()) * operands.dims;
-  if (products > kMostVectorProducts) {
-    throw InvalidInput(fmt::format("vectors: {} rows, {} outputs and {} dimensions are {} products: allowed are {}",
-                                   operands.rows.size(), operands.outputs.size(), operands.dims, products,
-                                   kMostVectorProducts));
-  }
+  CheckVectorProducts(static_cast<int64_t>(operands.rows.size()), static_cast<int64_t>(operands.outputs.size()),
+                      operands.dims);
 }
 
 std::string Meta(const VectorOperands& operands, const std::string& version) {
@@ -181,6 +176,13 @@ std::vector<bool> GateStreams::Gate(int64_t d, int a, int b) const {
     next += on_a[t] ? 1 : 0;
   }
   return bits;
+}
+
+void CheckVectorProducts(int64_t rows, int64_t outputs, int64_t dims) {
+  const int64_t products = rows * outputs * dims;
+  if (products <= kMostVectorProducts) return;
+  throw InvalidInput(fmt::format("vectors: {} rows, {} outputs and {} dimensions are {} products: allowed are {}", rows,
+                                 outputs, dims, products, kMostVectorProducts));
 }
 
 std::map<std::string, std::string> VectorFiles(const VectorOperands& operands, const std::string& version) {

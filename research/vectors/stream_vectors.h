@@ -46,9 +46,12 @@ class GateStreams {
   std::vector<std::vector<int>> numbers_[2];  // of a side, by mask
 };
 
+inline constexpr int64_t kMostVectorProducts = int64_t{1} << 22;
+// Errors: InvalidInput for more products than that.
+void CheckVectorProducts(int64_t rows, int64_t outputs, int64_t dims);
+
 // The files by name, meta.json among them; each line a number in hexadecimal digits.
 // Errors: InvalidInput without streams, with an adder of gates, or for more products than kMostVectorProducts.
-inline constexpr int64_t kMostVectorProducts = int64_t{1} << 22;
 std::map<std::string, std::string> VectorFiles(const VectorOperands& operands, const std::string& version);
 
 }  // namespace stoch

@@ -26,7 +26,9 @@ bool IsAttention(ScOperatorId id) { return id == ScOperatorId::kQk || id == ScOp
 
 void CheckRange(const char* what, int64_t first, int64_t last, int64_t count) {
   if (first >= 0 && first <= last && last < count) return;
-  Refuse(fmt::format("--{} {}-{}: allowed is {}", what, first, last, RangeText(0, count - 1)));
+  if (first >= 0 && first > last) Refuse(fmt::format("--{} {}-{}: the first is after the last", what, first, last));
+  const std::string given = first == last ? std::to_string(first) : fmt::format("{}-{}", first, last);
+  Refuse(fmt::format("--{} {}: allowed is {}", what, given, RangeText(0, count - 1)));
 }
 
 std::vector<int64_t> Indices(int64_t first, int64_t last) {
@@ -42,6 +44,60 @@ HostMatrix Part(const HostMatrix& x, int64_t begin, int64_t end, int64_t first, 
     part.values.insert(part.values.end(), x.row(row) + first, x.row(row) + first + count);
   }
   return part;
+}
+
+const BlockLinear& MatrixOf(const DecoderConfig& config, ScOperatorId op) {
+  const auto& linears = config.architecture->linears;
+  return *std::find_if(linears.begin(), linears.end(),
+                       [op](const BlockLinear& linear) { return OperatorOf(linear.id) == op; });
+}
+
+void CheckProducts(const VectorChoice& choice, int64_t dims) {
+  CheckVectorProducts(choice.last_row - choice.first_row + 1, choice.last_output - choice.first_output + 1, dims);
+}
+
+// Of the operator that runs: streams, and a counter.
+void CheckStreams(const ScOperatorPtr& op, const std::string& name) {
+  if (op == nullptr || op->config.arith != ScArith::kSc || !HasSource(op->config.gate)) {
+    Refuse(name + " multiplies no streams: allowed is arith = sc and a gate of streams");
+  }
+  if (op->config.adder != ScAdder::kCounter) Refuse(name + " has an adder of gates: allowed is adder = counter");
+}
+
+void CheckLinear(ScPlan* plan, const DecoderConfig& config, const VectorChoice& choice, const std::string& name) {
+  const LinearSpec spec = plan->Linear(choice.layer, choice.op);
+  CheckStreams(spec.sc, name);
+  const ScConfig& op = spec.sc->config;
+  if (op.granularity != ScGranularity::kPerRow || op.group_a != 1 || op.group_b != 1) {
+    Refuse("scales of several rows: allowed is granularity = per_row");
+  }
+  if (spec.extras != nullptr && (spec.extras->lengths != nullptr || spec.extras->protected_op != nullptr)) {
+    Refuse("mixed lengths and protected channels are not written: leave out --mp");
+  }
+  const BlockLinear& linear = MatrixOf(config, choice.op);
+  CheckRange("outputs", choice.first_output, choice.last_output, SizeOf(config, linear.out));
+  CheckProducts(choice, SizeOf(config, linear.in));
+}
+
+void CheckAttention(ScPlan* plan, const ScModelConfig& sc, const DecoderConfig& config, const VectorChoice& choice,
+                    const std::string& name) {
+  if (sc.attention != AttentionMode::kPerToken || sc.dilated.enabled) {
+    Refuse("attention: allowed is attention = per_token");
+  }
+  const KvCacheSpec::Products products = plan->Attention(choice.layer);
+  CheckStreams(choice.op == ScOperatorId::kQk ? products.qk : products.av, name);
+  if (products.qk_extras != nullptr && products.qk_extras->lengths != nullptr) {
+    Refuse("mixed lengths are not written: leave out --mp");
+  }
+  if (config.WindowOf(choice.layer) > 0) Refuse("layers with a sliding window are not written");
+  CheckRange("head", choice.head, choice.head, config.num_attention_heads);
+  if (choice.op == ScOperatorId::kQk) {
+    CheckRange("outputs", choice.first_output, choice.last_output, choice.first_row + 1);  // visible keys
+    return CheckProducts(choice, config.head_dim);
+  }
+  if (choice.first_row != choice.last_row) Refuse("av takes one row: rows see different numbers of positions");
+  CheckRange("outputs", choice.first_output, choice.last_output, config.head_dim);
+  CheckProducts(choice, choice.first_row + 1);
 }
 
 // The same product on ideal hardware: codes keep their faults, sums have none.
@@ -67,11 +123,6 @@ class Observation {
 };
 
 WindowOperands RunWindow(Engine& engine, std::span<const int32_t> ids, const VectorChoice& choice) {
-  const int64_t windows = static_cast<int64_t>(ids.size()) / choice.ctx;
-  if (choice.window < 0 || choice.window >= windows) {
-    Refuse(fmt::format("--sequence {}: the text has {} windows of {} tokens: give more text, or --ctx", choice.window,
-                       windows, choice.ctx));
-  }
   OperandCapture capture(false, nullptr);
   const Observation observation(engine.backend(), &capture);
   PerplexityOptions options;
@@ -116,48 +167,7 @@ class Capture {
     return choice_.op == ScOperatorId::kAv ? Values(window) : Linear(window);
   }
 
-  // All that can be wrong before anything runs.
-  void Check() {
-    if (config_.HasExperts()) Refuse("a model with experts shows no operands of its linears");
-    if (choice_.layer < 0 || choice_.layer >= config_.num_hidden_layers) {
-      Refuse(fmt::format("layer {}: allowed is {}", choice_.layer, RangeText(0, config_.num_hidden_layers - 1)));
-    }
-    CheckRange("rows", choice_.first_row, choice_.last_row, choice_.ctx);
-    if (!IsAttention(choice_.op)) {
-      const LinearSpec spec = plan_.Linear(choice_.layer, choice_.op);
-      if (spec.sc == nullptr) Refuse(std::string(ScOperatorName(choice_.op)) + " multiplies no streams");
-      const ScConfig& config = spec.sc->config;
-      if (config.granularity != ScGranularity::kPerRow || config.group_a != 1 || config.group_b != 1) {
-        Refuse("scales of several rows: allowed is granularity = per_row");
-      }
-      if (spec.extras != nullptr && (spec.extras->lengths != nullptr || spec.extras->protected_op != nullptr)) {
-        Refuse("mixed lengths and protected channels are not written: leave out --mp");
-      }
-      return CheckRange("outputs", choice_.first_output, choice_.last_output, SizeOf(config_, Matrix().out));
-    }
-    const ScModelConfig& sc = engine_.options().sc;
-    if (sc.attention != AttentionMode::kPerToken || sc.dilated.enabled) {
-      Refuse("attention: allowed is attention = per_token");
-    }
-    if (plan_.Attention(choice_.layer).qk_extras != nullptr &&
-        plan_.Attention(choice_.layer).qk_extras->lengths != nullptr) {
-      Refuse("mixed lengths are not written: leave out --mp");
-    }
-    if (config_.WindowOf(choice_.layer) > 0) Refuse("layers with a sliding window are not written");
-    CheckRange("head", choice_.head, choice_.head, config_.num_attention_heads);
-    if (choice_.op == ScOperatorId::kQk) {
-      return CheckRange("outputs", choice_.first_output, choice_.last_output, choice_.first_row + 1);  // visible keys
-    }
-    if (choice_.first_row != choice_.last_row) Refuse("av takes one row: rows see different numbers of positions");
-    CheckRange("outputs", choice_.first_output, choice_.last_output, config_.head_dim);
-  }
-
  private:
-  const BlockLinear& Matrix() const {
-    const auto& linears = config_.architecture->linears;
-    return *std::find_if(linears.begin(), linears.end(),
-                         [&](const BlockLinear& linear) { return OperatorOf(linear.id) == choice_.op; });
-  }
   ScSite SiteOf(ScOperatorId op, int64_t unit, int64_t position) const {
     ScSite site{.layer = choice_.layer, .op = static_cast<int>(op), .unit = unit};
     site.first_row = FaultRow(static_cast<uint32_t>(choice_.window), position);
@@ -165,7 +175,7 @@ class Capture {
   }
 
   VectorOperands Linear(const WindowOperands& window) {
-    const BlockLinear& linear = Matrix();
+    const BlockLinear& linear = MatrixOf(config_, choice_.op);
     const LinearSpec spec = plan_.Linear(choice_.layer, choice_.op);
     const HostMatrix& x = window.inputs.at({choice_.layer, std::string(GroupName(linear.group))});
     const WeightSource source = files_.weights->Matrix(LayerTensorName(choice_.layer, linear.tensor),
@@ -255,10 +265,30 @@ void ParseVectorOperator(const std::string& text, VectorChoice* choice) {
   throw InvalidInput("--op '" + text + "': allowed is LAYER.OPERATOR, as 0.q_proj, 3.down_proj, 1.qk or 1.av");
 }
 
+void CheckVectors(const ScModelConfig& sc, const DecoderConfig& config, size_t tokens, const VectorChoice& choice) {
+  if (config.HasExperts()) Refuse("a model with experts shows no operands of its linears");
+  if (choice.layer < 0 || choice.layer >= config.num_hidden_layers) {
+    Refuse(fmt::format("layer {}: allowed is {}", choice.layer, RangeText(0, config.num_hidden_layers - 1)));
+  }
+  CheckRange("rows", choice.first_row, choice.last_row, choice.ctx);
+  ScPlan plan(sc, config);
+  const std::string name = fmt::format("{}.{}", choice.layer, ScOperatorName(choice.op));
+  if (IsAttention(choice.op)) {
+    CheckAttention(&plan, sc, config, choice, name);
+  } else {
+    CheckLinear(&plan, config, choice, name);
+  }
+  const int64_t windows = static_cast<int64_t>(tokens) / choice.ctx;
+  if (choice.window < 0 || choice.window >= windows) {
+    Refuse(fmt::format("--sequence {}: the text has {} windows of {} tokens: give more text, or --ctx", choice.window,
+                       windows, choice.ctx));
+  }
+}
+
 VectorOperands CaptureVectors(Engine& engine, const ModelFiles& files, std::span<const int32_t> ids,
                               const VectorChoice& choice) {
+  CheckVectors(engine.options().sc, engine.config(), ids.size(), choice);
   Capture capture(engine, files, choice);
-  capture.Check();
   return capture.Of(RunWindow(engine, ids, choice));
 }
 

@@ -25,11 +25,15 @@ struct VectorChoice {
 // "0.q_proj". Errors: InvalidInput for what names no layer and linear, qk or av.
 void ParseVectorOperator(const std::string& text, VectorChoice* choice);
 
+// What options and config.json tell, before a model is loaded: CaptureVectors begins with it. `tokens`: of the text.
+// Errors: InvalidInput, one sentence, for rows, outputs, heads and windows that are not there, keys that a row does not
+//         see, more than one row of av, no streams, adders of gates, mixed lengths, protected channels, other scopes than
+//         rows, attention other than per_token, sliding windows and experts.
+void CheckVectors(const ScModelConfig& sc, const DecoderConfig& config, size_t tokens, const VectorChoice& choice);
+
 // Runs the window `choice.window` of `ids` on `engine`, which is on a CPU and in SC, and takes the operands that the
 // operator gets there; the model's files are read for weights.
-// Errors: InvalidInput, one sentence, for rows, outputs, heads and windows that are not there, keys that a row does not
-//         see, more than one row of av, mixed lengths, protected channels, other scopes than rows, attention other than
-//         per_token, sliding windows and experts.
+// Errors: InvalidInput as CheckVectors, and for a backend that shows no operands.
 VectorOperands CaptureVectors(Engine& engine, const ModelFiles& files, std::span<const int32_t> ids,
                               const VectorChoice& choice);
 

@@ -148,10 +148,50 @@ TEST_F(CalibrateCli, MasksLeaveToIntegersWhatLosesMost) {
   ExpectRefused(mask("none", {"--share", "0.5", "--bits", "9"}), "--bits 9: allowed is 2..8");
   // profile prints the same numbers, in int7.
   const ProcessResult seven = mask("seven", {"--share", "0"});
-  const ProcessResult profile =
-      RunStoch(WithDemo("profile", {"--file", folder_ / "text", "--ctx", "16", "--sc", streams, "--sensitivity"}));
-  EXPECT_EQ(profile.exit_code, 0) << profile.err;
-  EXPECT_EQ(profile.out, seven.out);
+  const auto profile = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"--file", folder_ / "text", "--ctx", "16", "--sc", streams, "--sensitivity"};
+    words.insert(words.end(), more.begin(), more.end());
+    return RunStoch(WithDemo("profile", words));
+  };
+  const ProcessResult table = profile({});
+  EXPECT_EQ(table.exit_code, 0) << table.err;
+  EXPECT_EQ(table.out, seven.out);
+  const auto json = ExpectJson(profile({"--json"}));
+  EXPECT_EQ(json["schema"], "stoch-sensitivity-v1");
+  EXPECT_EQ(json["bits"], 7);
+  EXPECT_EQ(json["ctx"], 16);
+  EXPECT_EQ(json["model_sha256"].get<std::string>().size(), 64u);
+  ASSERT_EQ(json["products"].size(), 10u);
+  std::istringstream lines(profile({"-o", "jsonl"}).out), cells(profile({"-o", "csv"}).out);
+  std::string line;
+  ASSERT_TRUE(std::getline(cells, line));
+  EXPECT_EQ(line, "schema,model_sha256,text_sha256,config,bits,layer,op,kl_in_streams,kl_in_integers,difference");
+  for (const auto& product : json["products"]) {
+    EXPECT_EQ(product["difference"].get<double>(),
+              product["kl_in_streams"].get<double>() - product["kl_in_integers"].get<double>());
+    ASSERT_TRUE(std::getline(lines, line));
+    const auto row = nlohmann::json::parse(line);
+    for (const auto& [key, value] : product.items()) EXPECT_EQ(row[key], value) << line;
+    EXPECT_EQ(row["config"], json["config"]);
+    ASSERT_TRUE(std::getline(cells, line));
+    EXPECT_NE(line.find(",7," + product["layer"].dump() + ',' + product["op"].get<std::string>() + ','),
+              std::string::npos)
+        << line;
+  }
+  EXPECT_FALSE(std::getline(lines, line) || std::getline(cells, line));
+  // What has no effect is refused, before any work.
+  const std::string trace = folder_ / "trace.json";
+  for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{{"--mode", "propagated"},
+                                                                                    {"--heads"},
+                                                                                    {"--array", "8,8,8"},
+                                                                                    {"--tile-rows", "4"},
+                                                                                    {"--energy", "none"},
+                                                                                    {"--trace", trace},
+                                                                                    {"--plot", trace}}) {
+    ExpectRefused(profile(more), more[0] + ": has no meaning with --sensitivity");
+  }
+  ExpectRefused(profile({"--sc", "stoc_len=8"}), "--sensitivity: takes one --sc, got 2");
+  EXPECT_FALSE(std::filesystem::exists(trace));
 }
 
 }  // namespace

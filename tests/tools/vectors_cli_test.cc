@@ -165,13 +165,41 @@ TEST_F(Vectors, WhatCannotBeIsRefused) {
   };
   refused({"--op", "q_proj"}, "LAYER.OPERATOR");
   refused({"--op", "99.q_proj"}, "layer 99");
-  refused({"--op", "0.q_proj", "--rows", "30"}, "--rows 30-30: allowed is 0..23");
+  refused({"--op", "0.q_proj", "--rows", "30"}, "--rows 30: allowed is 0..23");
+  refused({"--op", "0.q_proj", "--rows", "20-30"}, "--rows 20-30: allowed is 0..23");
+  refused({"--op", "0.q_proj", "--rows", "-1"}, "--rows -1: allowed is 0..23");
+  refused({"--op", "0.q_proj", "--rows", "3-0"}, "--rows 3-0: the first is after the last");
   refused({"--op", "0.q_proj", "--rows", "x"}, "--rows 'x'");
   refused({"--op", "0.qk", "--rows", "3", "--outputs", "0-7"}, "--outputs 0-7: allowed is 0..3");
   refused({"--op", "0.av", "--rows", "3-4"}, "one row");
   refused({"--op", "0.q_proj", "--sc", "q_proj.arith=int8"}, "multiplies no streams");
   refused({"--op", "0.q_proj", "--sc", "q_proj.adder=or,q_proj.adder_group=2"}, "adder = counter");
   refused({"--op", "0.q_proj", "--sequence", "99"}, "--sequence 99");
+  refused({"--op", "0.q_proj", "--head", "0"}, "--head: has no meaning with --op 0.q_proj");
+  refused({"--op", "0.qk", "--sc", "attention=exact"}, "attention = per_token");
+  refused({"--op", "0.qk", "--sc", "qk.arith=int8"}, "0.qk multiplies no streams");
+  EXPECT_FALSE(std::filesystem::exists(Folder()));
+}
+
+// What options and config.json tell comes before a model is loaded, and so before its device is opened.
+TEST_F(Vectors, WhatTheConfigTellsComesBeforeLoading) {
+  const auto refused = [&](const std::string& folder, const std::vector<std::string>& more, const std::string& part) {
+    std::vector<std::string> arguments = {"vectors", "--model", DemoModel(), "--device", "cuda:99", "--file",
+                                          Text(),    "--ctx",   "24",        "-o",       folder};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    ExpectRefused(RunStoch(arguments), part);
+  };
+  const std::string folder = Folder().string();
+  refused(folder, {"--op", "0.q_proj"}, "cuda");
+  refused(folder, {"--op", "99.q_proj"}, "layer 99");
+  refused(folder, {"--op", "0.q_proj", "--rows", "30"}, "--rows 30: allowed");
+  refused(folder, {"--op", "0.q_proj", "--outputs", "99999"}, "--outputs 99999: allowed");
+  refused(folder, {"--op", "0.qk", "--head", "99"}, "--head 99: allowed");
+  refused(folder, {"--op", "0.q_proj", "--sequence", "99"}, "--sequence 99");
+  refused(folder, {"--op", "0.q_proj", "--sc", "arith=int8"}, "0.q_proj multiplies no streams");
+  refused(folder, {"--op", "0.q_proj", "--sc", "q_proj.adder=or,q_proj.adder_group=2"}, "adder = counter");
+  refused(Text(), {"--op", "0.q_proj"}, "-o " + Text() + ": allowed is a folder");
+  refused(Text() + "/new/folder", {"--op", "0.q_proj"}, ": allowed is a folder, and " + Text() + " is none");
   EXPECT_FALSE(std::filesystem::exists(Folder()));
 }
 

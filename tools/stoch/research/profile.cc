@@ -79,29 +79,49 @@ std::unique_ptr<Engine> OpenOne(const Options& options, const ArithmeticOptions&
   return OpenEngine(backend, OpenModelFiles(options.model.model), engine, options.device, options.output);
 }
 
-// The table of --sensitivity, in the place of a profile.
-ExitCode RunSensitivity(const Options& options, std::span<const int32_t> ids, const ArithmeticOptions& run) {
-  if (options.configs.size() > 1 || !options.plot.empty()) {
-    throw InvalidInput("--sensitivity: takes one --sc and no --plot");
+// What --sensitivity leaves without effect. Errors: InvalidInput that names it.
+void CheckSensitivity(const CLI::App& command, const Options& options) {
+  if (options.configs.size() > 1)
+    throw InvalidInput("--sensitivity: takes one --sc, got " + std::to_string(options.configs.size()));
+  for (const char* option :
+       {"--plot", "--mode", "--heads", "--array", "--tile-rows", "--energy", "--trace", "--trace-mode"}) {
+    if (command.get_option(option)->count() == 0) continue;
+    throw InvalidInput(std::string(option) + ": has no meaning with --sensitivity");
   }
-  constexpr int kBits = 7;
+}
+
+// What every report says of the files.
+template <typename Report>
+void NameFiles(const ModelFiles& files, const std::string& text, Report* report) {
+  report->model = files.name;
+  report->model_sha256 = FindDigest(files, UsableThreads(), false, [] { return InterruptFlag().load(); });
+  ThrowIfInterrupted();
+  report->text_sha256 = Sha256Hex(text);
+}
+
+// The report of --sensitivity, in the place of a profile.
+ExitCode RunSensitivity(const Options& options, const ModelFiles& files, const std::string& text,
+                        std::span<const int32_t> ids, const ArithmeticOptions& run) {
   EngineOptions engine;
   Apply(run, &engine);
-  const int64_t windows = static_cast<int64_t>(ids.size()) / options.profile.ctx;
-  EvaluatedText text;
-  text.windows = {options.profile.ctx, options.profile.max_windows > 0 ? options.profile.max_windows : windows,
-                  UsableThreads()};
-  text.backend = Open(options.device);
-  text.model = options.model.model;
-  text.ids = ids;
+  SensitivityReport report;
+  report.config = Describe(engine.sc);
+  report.ctx = options.profile.ctx;
+  report.windows = options.profile.max_windows;
+  report.bits = 7;
+  const EvaluatedText evaluated{
+      {report.ctx, report.windows, UsableThreads()}, Open(options.device), options.model.model, ids};
   const std::filesystem::path base =
       std::filesystem::temp_directory_path() / ("stoch-sensitivity-" + std::to_string(getpid()) + ".base");
-  Print(SensitivityTable(MeasureSensitivity(text, engine.sc, kBits, base.string()), kBits));
+  report.ranked = MeasureSensitivity(evaluated, engine.sc, report.bits, base.string());
+  if (options.format != "md") NameFiles(files, text, &report);
+  Print(FormatSensitivity(report, options.format));
   return kDone;
 }
 
-ExitCode Run(const Options& given) {
+ExitCode Run(const CLI::App& command, const Options& given) {
   Options options = given;
+  if (options.sensitivity) CheckSensitivity(command, options);
   if (options.output.json) options.format = "json";
   options.profile.propagated = options.mode == "propagated";
   options.profile.cost = ParseCostOptions(options.cost, true);
@@ -120,14 +140,13 @@ ExitCode Run(const Options& given) {
   const std::string text = ReadTextFile(options.file);
   const std::vector<int32_t> ids = tokenizer->Encode(text, {});
   CheckProfile(files.config, ids.size(), options.profile);
-  if (options.sensitivity) return RunSensitivity(options, ids, runs.front());
+  if (options.sensitivity) return RunSensitivity(options, files, text, ids, runs.front());
   MakePlotFolder(options.plot);
   const std::unique_ptr<TraceWriter> trace = OpenTrace(options.cost, runs.size());
   const std::shared_ptr<Backend> backend = Open(options.device);
 
   ProfileReport report;
   report.energy = energy;
-  report.model = files.name;
   report.mode = options.mode;
   report.ctx = options.profile.ctx;
   const std::unique_ptr<Engine> exact = OpenOne(options, {.precision = "fp32", .sc = {}}, backend);
@@ -147,10 +166,7 @@ ExitCode Run(const Options& given) {
     report.results.push_back(ProfileModel(*exact, *configured, files, ids, options.profile));
     bar.Clear();
   }
-  const int threads = UsableThreads();
-  report.model_sha256 = FindDigest(files, threads, false, [] { return InterruptFlag().load(); });
-  ThrowIfInterrupted();
-  report.text_sha256 = Sha256Hex(text);
+  NameFiles(files, text, &report);
   if (!options.plot.empty()) WritePlots(report, options.plot);
   Print(FormatProfile(report, options.format));
   return kDone;
@@ -195,7 +211,7 @@ CommandBody AddProfile(CLI::App& command) {
   AddDeviceOptions(command, &options->device);
   AddOutputOptions(command, &options->output);
   command.get_option("--json")->excludes(command.get_option("--output"));
-  return [options] { return Run(*options); };
+  return [options, &command] { return Run(command, *options); };
 }
 
 }  // namespace stoch::cli

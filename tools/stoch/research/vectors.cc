@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "app/common_options.h"
+#include "app/interrupt.h"
 #include "app/output.h"
 #include "app/version.h"
 #include "kernels/base/error.h"
@@ -40,6 +41,15 @@ void ParseRange(const std::string& name, const std::string& text, int64_t* first
   throw InvalidInput(name + " '" + text + "': allowed is a number, or a range as 0-7");
 }
 
+// So that a folder that cannot be made costs no time. Makes nothing: what is refused later leaves no folder.
+void CheckFolder(const std::string& folder) {
+  std::error_code ignored;
+  std::filesystem::path there = std::filesystem::absolute(folder, ignored);
+  while (!std::filesystem::exists(there, ignored) && there.has_relative_path()) there = there.parent_path();
+  if (std::filesystem::is_directory(there, ignored)) return;
+  throw InvalidInput("-o " + folder + ": allowed is a folder, and " + there.string() + " is none");
+}
+
 void WriteFiles(const std::map<std::string, std::string>& files, const std::string& folder) {
   std::error_code ignored;
   std::filesystem::create_directories(folder, ignored);
@@ -52,10 +62,14 @@ void WriteFiles(const std::map<std::string, std::string>& files, const std::stri
   }
 }
 
-ExitCode Run(const Options& given) {
+ExitCode Run(const CLI::App& command, const Options& given) {
   Options options = given;
   VectorChoice& choice = options.choice;
   ParseVectorOperator(options.op, &choice);
+  if (command.get_option("--head")->count() > 0 && choice.op != ScOperatorId::kQk && choice.op != ScOperatorId::kAv) {
+    throw InvalidInput("--head: has no meaning with --op " + options.op + ": allowed with qk and av");
+  }
+  CheckFolder(options.folder);
   ParseRange("--rows", options.rows, &choice.first_row, &choice.last_row);
   ParseRange("--outputs", options.outputs, &choice.first_output, &choice.last_output);
   EngineOptions engine;
@@ -71,10 +85,12 @@ ExitCode Run(const Options& given) {
   const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer(options.model, files);
   if (tokenizer == nullptr) throw InvalidInput(files.name + ": has no tokenizer; give --tokenizer DIR");
   const std::vector<int32_t> ids = tokenizer->Encode(ReadTextFile(options.file), {});
+  CheckVectors(engine.sc, files.config, ids.size(), choice);
   const std::shared_ptr<Backend> backend = Open(options.device);
   const std::unique_ptr<Engine> opened =
       OpenEngine(backend, OpenModelFiles(options.model.model), engine, options.device, options.output);
   const VectorOperands operands = CaptureVectors(*opened, files, ids, choice);
+  ThrowIfInterrupted();
   const std::map<std::string, std::string> vectors = VectorFiles(operands, VersionLine());
   WriteFiles(vectors, options.folder);
   if (options.output.json) {
@@ -112,7 +128,7 @@ CommandBody AddVectors(CLI::App& command) {
   AddArithmeticOptions(command, &options->arithmetic);
   AddDeviceOptions(command, &options->device);
   AddOutputOptions(command, &options->output);
-  return [options] { return Run(*options); };
+  return [options, &command] { return Run(command, *options); };
 }
 
 }  // namespace stoch::cli
