@@ -210,6 +210,7 @@ class Consumer {
 template <class Json, class Iterator>
 Json Build(std::string_view text, Iterator begin, Iterator end, BoundedBuilder<Json>& builder,
            const std::string& where) {
+  if (text.empty()) Refuse(where + ": expected JSON, got nothing: it is empty");
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos) {  // the parser would stop there
     Refuse(where + ": expected JSON, got a zero byte at byte " + std::to_string(zero));
   }
@@ -285,6 +286,10 @@ int64_t JsonBytes(const OrderedJson& document) {
 void ReleaseJson(nlohmann::json* document) { Release(document); }
 void ReleaseJson(SortedJson* document) { Release(document); }
 void ReleaseJson(OrderedJson* document) { Release(document); }
+
+std::string JsonText(const nlohmann::json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump(-1, ' ', true);
+}
 
 std::string_view JsonTypeName(const nlohmann::json& value) { return TypeName(value.type()); }
 std::string_view JsonTypeName(const SortedJson& value) { return TypeName(value.type()); }

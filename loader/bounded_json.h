@@ -60,6 +60,8 @@ struct ReleasedJson {
 
 // "a string", "an array", ... for messages.
 std::string_view JsonTypeName(const nlohmann::json& value);
+// A value for a message, to be quoted: the text of a string, all else as JSON.
+std::string JsonText(const nlohmann::json& value);
 std::string_view JsonTypeName(const SortedJson& value);
 
 }  // namespace stoch

@@ -65,6 +65,7 @@ bool Takes(ScOperatorId id, const ScParameter& parameter) {
 }
 
 bool IsAlwaysNamed(const ScParameter& parameter, const ScConfig& config) {
+  if (parameter.name == "stoc_len" && config.gate == ScGate::kCounts) return true;  // no preset's
   return parameter.always_named != nullptr && parameter.always_named(config);
 }
 
@@ -212,6 +213,20 @@ const ScParameter& ParameterOf(std::string_view name) {
   }
 }
 
+// What a setting is that takes no layers and no operator, as "attention is one mode"; "": it takes some.
+std::string_view WholeModelSetting(std::string_view name) {
+  if (name == "attention" || FindDilatedList(name) != nullptr) return "attention is one mode";
+  if (FindTable(name) != nullptr) return "a table is one";
+  if (name == "preset") return "a preset is";
+  return name == "lm_head" ? "the LM head is one" : "";
+}
+
+[[noreturn]] void RejectPart(std::string_view part, std::string_view name, std::string_view value,
+                             std::string_view what, std::string_view more = "") {
+  throw InvalidInput("SC setting " + std::string(part) + '.' + std::string(name) + " = " + std::string(value) + ": " +
+                     std::string(what) + " for the whole model" + std::string(more));
+}
+
 void SetOperatorParameter(ScOperatorConfigs& operators, std::string_view op, std::string_view name,
                           std::string_view value) {
   const auto& known = Operators();
@@ -223,6 +238,8 @@ void SetOperatorParameter(ScOperatorConfigs& operators, std::string_view op, std
                        std::string(op) + "': known are " + JoinNames(Operators()) + DidYouMean(op, names));
   }
   const ScOperatorId id = OperatorAt(static_cast<int>(found - known.begin()));
+  if (const std::string_view what = WholeModelSetting(name); !what.empty())
+    RejectPart(op, name, value, what, ": it takes no operator");
   const ScParameter& parameter = ParameterOf(name);
   if (!Takes(id, parameter)) {
     std::vector<ScOperatorEntry> takers;
@@ -248,16 +265,8 @@ void SetParameter(ScOperatorConfigs& operators, std::string_view name, std::stri
 }
 
 void SetInLayers(ScModelConfig& config, std::string_view layers, std::string_view name, std::string_view value) {
-  const bool attention = name == "attention" || FindDilatedList(name) != nullptr;
-  const bool table = FindTable(name) != nullptr;
-  if (attention || table || name == "preset" || name == "lm_head" || name.starts_with("lm_head.")) {
-    const std::string_view what = attention            ? "attention is one mode"
-                                  : table              ? "a table is one"
-                                  : (name == "preset") ? "a preset is"
-                                                       : "the LM head is one";
-    throw InvalidInput("SC setting " + std::string(layers) + '.' + std::string(name) + " = " + std::string(value) +
-                       ": " + std::string(what) + " for the whole model");
-  }
+  const std::string_view what = WholeModelSetting(name.starts_with("lm_head.") ? "lm_head" : name);
+  if (!what.empty()) RejectPart(layers, name, value, what);
   for (const int layer : ParseLayers(layers)) {
     ScOperatorConfigs& own = config.layers.try_emplace(layer, config.operators).first->second;
     SetParameter(own, name, value);
@@ -290,6 +299,27 @@ void Apply(ScModelConfig& config, std::string_view setting) {
     SetParameter(config.operators, name, value);
     for (auto& [layer, operators] : config.layers) SetParameter(operators, name, value);
   }
+}
+
+// Takes the lengths of a preset away, which are those of its streams and not of own counts.
+void ForgetLengths(ScModelConfig* config) {
+  const auto forget = [](ScOperatorConfigs& operators) {
+    for (ScConfig& op : operators) op.stoc_len = op.gate == ScGate::kCounts ? op.stoc_len : 0;
+  };
+  forget(config->operators);
+  for (auto& [layer, operators] : config->layers) forget(operators);
+}
+
+// `config` with the lengths of `given` where the counts are own. Requires: `given` has all layers of `config`.
+ScModelConfig WithLengthsOfCounts(ScModelConfig config, const ScModelConfig& given) {
+  const auto copy = [](const ScOperatorConfigs& from, ScOperatorConfigs* to) {
+    for (size_t i = 0; i < from.size(); ++i) {
+      if ((*to)[i].gate == ScGate::kCounts) (*to)[i].stoc_len = from[i].stoc_len;
+    }
+  };
+  copy(given.operators, &config.operators);
+  for (auto& [layer, operators] : config.layers) copy(given.layers.at(layer), &operators);
+  return config;
 }
 
 // The settings that turn `preset` into `config`, each with a leading comma.
@@ -380,6 +410,11 @@ void Reject(const std::string& name, std::string_view value, const std::string& 
   throw InvalidInput("SC setting " + name + " = " + std::string(value) + ": allowed is " + allowed);
 }
 
+void RejectExactProduct(std::string_view op) {
+  throw InvalidInput("SC setting " + std::string(op) +
+                     ".arith = fp: allowed in attention is attention = exact, for the whole model");
+}
+
 std::string TokenListText(const std::vector<int64_t>& values) {
   std::string text;
   for (const int64_t value : values) text += (text.empty() ? "" : ":") + std::to_string(value);
@@ -410,16 +445,21 @@ ScModelConfig PublishedScModelConfig() { return MakePreset(false, 256, 256, Atte
 
 ScModelConfig ParseScModelConfig(std::span<const std::string> settings, const ScModelConfig& base) {
   ScModelConfig config = base;
+  ScModelConfig given = base;  // without the lengths of presets
+  ForgetLengths(&given);
   for (const std::string& list : settings) {
     for (std::string_view rest = list;;) {
       const size_t comma = rest.find(',');
-      Apply(config, rest.substr(0, comma));
+      const std::string_view setting = rest.substr(0, comma);
+      Apply(config, setting);
+      Apply(given, setting);
+      if (setting.starts_with("preset=")) ForgetLengths(&given);
       if (comma == std::string_view::npos) break;
       rest = rest.substr(comma + 1);
     }
   }
   std::erase_if(config.layers, [&](const auto& entry) { return entry.second == config.operators; });
-  Validate(config);
+  Validate(WithLengthsOfCounts(config, given));
   return config;
 }
 

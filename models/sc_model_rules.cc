@@ -13,6 +13,7 @@ namespace stoch {
 namespace {
 
 void ValidateOperator(const ScModelConfig& config, ScOperatorId id, const ScConfig& op, const std::string& name) {
+  if (IsAttentionProduct(id) && op.arith == ScArith::kFp) RejectExactProduct(name);
   try {
     Resolve(op);
   } catch (const InvalidInput& error) {

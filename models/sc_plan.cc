@@ -9,6 +9,7 @@
 #include "kernels/base/error.h"
 #include "kernels/sc/sc_parameters.h"
 #include "loader/quote.h"
+#include "models/sc_settings.h"
 
 namespace stoch {
 namespace {
@@ -122,11 +123,7 @@ void ScPlan::CheckOperator(int layer, ScOperatorId id) const {
                        ": its products with 0 are not all 0, and attention = per_head, per_row sums "
                        "positions that a row does not see: allowed is attention = per_token, exact");
   }
-  const bool attention_fp = IsAttention(id) && op.arith == ScArith::kFp;
-  if (attention_fp) {
-    throw InvalidInput("SC setting " + std::string(ScOperatorName(id)) +
-                       ".arith = fp: allowed in attention is attention = exact, for the whole model");
-  }
+  if (IsAttention(id) && op.arith == ScArith::kFp) RejectExactProduct(ScOperatorName(id));
   if (op.arith != ScArith::kSc || !HasSource(op.gate) || sc_.files.mp == nullptr) return;
   // Channels of experts differ, and bands divide them.
   const int64_t experts = IsOfExperts(layer, id) && !sc_.files.mp->chunk_bands.empty() ? config_.num_experts : 1;

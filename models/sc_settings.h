@@ -47,6 +47,9 @@ struct ScOperatorEntry {
   std::string_view help;
 };
 
+// A product of attention that is to be exact on its own: attention is exact as a whole or not at all.
+[[noreturn]] void RejectExactProduct(std::string_view op);
+
 std::span<const ScPreset> ScPresets();  // the default first
 std::span<const AttentionEntry> AttentionModes();
 std::span<const DilatedEntry> DilatedLists();

@@ -21,7 +21,7 @@ constexpr int kMaxLength = 1 << 16;
 
 [[noreturn]] void Reject(const std::string& where, const std::string& key, const Json& value,
                          const std::string& allowed) {
-  const std::string text = value.is_structured() ? std::string(JsonTypeName(value)) : value.dump(-1, ' ', true);
+  const std::string text = value.is_structured() ? std::string(JsonTypeName(value)) : JsonText(value);
   throw InvalidInput(where + ": " + key + " = " + Quoted(text) + ": allowed is " + allowed);
 }
 

@@ -17,25 +17,30 @@ using enum ScParameterKind;
 
 inline std::string Quoted(std::string_view text) { return '\'' + std::string(text) + '\''; }
 
+inline std::string RangeOf(const ScParameter& parameter) {
+  if (!parameter.range.empty()) return std::string(parameter.range);
+  return std::to_string(parameter.low) + ".." + std::to_string(parameter.high);
+}
+
 template <typename T>
-T ParseNumber(std::string_view name, std::string_view text) {
+T ParseNumber(const ScParameter& parameter, std::string_view text) {
   T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) {
-    RejectScParameter(name, Quoted(text), "a whole number");
-  }
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, value);
+  const bool too_large = error == std::errc::result_out_of_range && end == last;
+  if (too_large) RejectScParameter(parameter.name, std::string(text), RangeOf(parameter));
+  if (error != std::errc() || end != last) RejectScParameter(parameter.name, Quoted(text), "a whole number");
   return value;
 }
 
 template <auto kMember>
 void SetInteger(ScConfig& config, const ScParameter& parameter, std::string_view text) {
   using T = std::remove_reference_t<decltype(config.*kMember)>;
-  const T value = ParseNumber<T>(parameter.name, text);
+  const T value = ParseNumber<T>(parameter, text);
+  const auto number = static_cast<int64_t>(value);
   // 0 means "follows from the others" in ScConfig, which text says by leaving the parameter out.
-  if (parameter.default_follows &&
-      (static_cast<int64_t>(value) < parameter.low || static_cast<int64_t>(value) > parameter.high)) {
-    RejectScParameter(parameter.name, std::to_string(value),
-                      std::to_string(parameter.low) + ".." + std::to_string(parameter.high));
+  if (parameter.default_follows && (number < parameter.low || number > parameter.high)) {
+    RejectScParameter(parameter.name, std::to_string(value), RangeOf(parameter));
   }
   config.*kMember = value;
 }
@@ -47,9 +52,7 @@ std::string GetInteger(const ScConfig& config, const ScParameter&) {
 template <auto kMember>
 void SetFlag(ScConfig& config, const ScParameter& parameter, std::string_view text) {
   const bool on = text == "1" || text == "true" || text == "on";
-  if (!on && text != "0" && text != "false" && text != "off") {
-    RejectScParameter(parameter.name, Quoted(text), "0 or 1");
-  }
+  if (!on && text != "0" && text != "false" && text != "off") RejectScParameter(parameter.name, Quoted(text), "0 or 1");
   config.*kMember = on;
 }
 template <auto kMember>
@@ -96,7 +99,7 @@ void SetList(ScConfig& config, const ScParameter& parameter, std::string_view te
   std::vector<int> values;
   while (!text.empty()) {
     const size_t colon = text.find(':');
-    values.push_back(ParseNumber<int>(parameter.name, text.substr(0, colon)));
+    values.push_back(ParseNumber<int>(parameter, text.substr(0, colon)));
     text = colon == std::string_view::npos ? std::string_view() : text.substr(colon + 1);
   }
   config.*kMember = std::move(values);
@@ -112,11 +115,8 @@ std::string GetList(const ScConfig& config, const ScParameter&) {
 template <auto kMember>
 void SetOptional(ScConfig& config, const ScParameter& parameter, std::string_view text) {
   using T = typename std::remove_reference_t<decltype(config.*kMember)>::value_type;
-  if (text.empty()) {
-    (config.*kMember).reset();
-  } else {
-    config.*kMember = ParseNumber<T>(parameter.name, text);
-  }
+  (config.*kMember).reset();
+  if (!text.empty()) config.*kMember = ParseNumber<T>(parameter, text);
 }
 template <auto kMember>
 std::string GetOptional(const ScConfig& config, const ScParameter&) {
@@ -162,7 +162,7 @@ inline void SetRegisterRate(ScConfig& config, const ScParameter& parameter, std:
   config.fault_acc = ParseRate(parameter, text.substr(0, colon));
   config.fault_acc_bit = -1;
   if (colon == std::string_view::npos) return;
-  config.fault_acc_bit = ParseNumber<int>(parameter.name, text.substr(colon + 1));
+  config.fault_acc_bit = ParseNumber<int>(parameter, text.substr(colon + 1));
   if (config.fault_acc_bit < 0 || config.fault_acc_bit > 31) {
     RejectScParameter(parameter.name, Quoted(text), std::string(parameter.range));
   }

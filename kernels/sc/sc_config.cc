@@ -255,7 +255,7 @@ ScConfig ResolveCounts(const ScConfig& config) {
   CheckRange("sc_prec", config.sc_prec);
   if (config.counts.empty()) Reject(config, "counts", "a file, with gate = counts");
   if (config.stoc_len == 0) {
-    RejectScParameter("stoc_len", "none", Range(1, kLongest) + " with gate = counts (the cycles of a count)");
+    RejectScParameter("stoc_len", "none", Range(1, kLongest) + " with gate = counts, to be given (its cycles)");
   }
   CheckRange("stoc_len", config.stoc_len, 1, kLongest, " with gate = counts");
   ScConfig result = WithoutStreams(config);

@@ -33,7 +33,7 @@ class Reader {
     throw InvalidInput(file_.name + ": " + key + " = " + value + ": allowed is " + allowed);
   }
   [[noreturn]] void RejectValue(const std::string& key, const Json& value, const std::string& allowed) const {
-    const std::string text = value.is_object() ? std::string(JsonTypeName(value)) : value.dump(-1, ' ', true);
+    const std::string text = value.is_object() ? std::string(JsonTypeName(value)) : JsonText(value);
     Reject(key, Quoted(text), allowed);
   }
   void Known(const Json& object, const std::string& where, std::initializer_list<std::string_view> known) {

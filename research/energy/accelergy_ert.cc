@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "kernels/base/error.h"
+#include "loader/bounded_json.h"
 #include "loader/quote.h"
 #include "loader/research/block_yaml.h"
 #include "research/energy/cost_export.h"
@@ -69,8 +70,8 @@ EnergyTable ParseAccelergyErt(std::string_view text, const std::string& name) {
       const Json& energy = Member(action, "energy", key, name);
       const bool good = energy.is_number() && std::isfinite(energy.get<double>()) && energy.get<double>() >= 0;
       if (!good) {
-        throw InvalidInput(name + ": " + key + ".energy = " +
-                           Quoted(energy.is_structured() ? energy.type_name() : energy.dump(-1, ' ', true)) +
+        throw InvalidInput(name + ": " + key +
+                           ".energy = " + Quoted(energy.is_structured() ? energy.type_name() : JsonText(energy)) +
                            ": allowed is a number of pJ, 0 or more");
       }
       if (!result.actions.emplace(ours, energy.get<double>()).second) {

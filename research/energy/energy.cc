@@ -28,7 +28,7 @@ bool IsAction(const std::string& name) {
 
 [[noreturn]] void Reject(const std::string& name, const std::string& key, const Json& value,
                          const std::string& allowed) {
-  const std::string text = value.is_structured() ? std::string(JsonTypeName(value)) : value.dump(-1, ' ', true);
+  const std::string text = value.is_structured() ? std::string(JsonTypeName(value)) : JsonText(value);
   throw InvalidInput(name + ": " + key + " = " + Quoted(text) + ": allowed is " + allowed);
 }
 

@@ -33,6 +33,7 @@ TEST(BoundedJson, CountsValues) {
   for (int i = 0; i < 100000; ++i) bomb += "[],";
   EXPECT_EQ(Refusal(bomb, 1000), "x.json: expected JSON of at most 1000 values, got more");
   EXPECT_EQ(Refusal("1", 1), "");
+  EXPECT_EQ(Refusal("", 1), "x.json: expected JSON, got nothing: it is empty");
 }
 
 // A check sees each list and each object of the outermost object before it grows, and nothing else.

@@ -58,7 +58,9 @@ TEST(MpFile, RefusesInOneSentence) {
     ExpectInvalid([&] { Mp(text); }, parts);
   };
   refused("[]", {"mp.json", "an object"});
+  refused("", {"mp.json: expected JSON, got nothing: it is empty"});
   refused("{}", {"mp.json", "stoc_len_levels"});
+  refused(R"({"stoc_len_levels": "fast"})", {R"(stoc_len_levels = "fast": allowed)"});
   refused(R"({"stoc_len_levels": [64, 128]})", {"stoc_len_levels", "fall"});
   refused(R"({"stoc_len_levels": [128, 64], "buckets": {"q": {"thresholds": [0.2, 0.1]}}})",
           {"thresholds", "2 entries"});

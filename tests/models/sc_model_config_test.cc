@@ -92,6 +92,16 @@ TEST(ScModelConfig, ErrorsNameParameterValueAndWhatIsAllowed) {
       {"attention=dilated,segments=8,dilation=1,av.arith=int4", {"av.arith", "int4", "sc", "dilated"}},
       {"attention=dilated,segments=8,dilation=1,qk.gate=xnor,halve=0,chunk_d=0", {"qk.gate", "xnor", "dilated"}},
       {"0-3.segments=8", {"0-3.segments", "attention is one mode"}},
+      {"q_proj.attention=exact",
+       {"SC setting q_proj.attention = exact: attention is one mode for the whole model: it takes no operator"}},
+      {"3.q_proj.attention=exact", {"q_proj.attention = exact: attention is one mode"}},
+      {"qk.segments=8", {"qk.segments = 8: attention is one mode"}},
+      {"q_proj.silu=x", {"q_proj.silu = x: a table is one for the whole model"}},
+      {"q_proj.preset=halved", {"q_proj.preset = halved: a preset is for the whole model"}},
+      {"qk.arith=fp", {"SC setting qk.arith = fp: allowed in attention is attention = exact, for the whole model"}},
+      {"av.arith=fp", {"SC setting av.arith = fp: allowed in attention is attention = exact"}},
+      {"arith=fp", {"SC setting qk.arith = fp: allowed in attention is attention = exact"}},
+      {"3.av.arith=fp", {"SC setting 3.av.arith = fp: allowed in attention is attention = exact"}},
       {"lm_head=yes", {"lm_head", "yes", "0, 1"}},
       {"mlp.stoc_len=64", {"mlp", "q_proj", "down_proj", "av"}},
       {"qk.chunk_d=128", {"qk.chunk_d", "128", "down_proj"}},
@@ -139,6 +149,33 @@ TEST(ScModelConfig, OperatorsThatDoNotRunAreNotChecked) {
   EXPECT_NE(ErrorOf({"lm_head.stoc_len=256,lm_head=1"}), "");
 }
 
+// A length of a preset is one of streams: own counts have theirs.
+TEST(ScModelConfig, OwnCountsNeedALengthOfTheirOwn) {
+  const auto refused = [](const std::vector<std::string>& settings, const std::string& op) {
+    EXPECT_EQ(ErrorOf(settings), op + ": SC parameter stoc_len = none: allowed is 1..32767 with gate = counts, to be "
+                                      "given (its cycles)");
+  };
+  refused({"gate=counts,counts=x"}, "q_proj");
+  refused({"stoc_len=64,preset=published,gate=counts,counts=x"}, "q_proj");  // which a preset takes back
+  refused({"q_proj.stoc_len=64,gate=counts,counts=x"}, "k_proj");
+  refused({"down_proj.gate=counts,down_proj.counts=x,q_proj.stoc_len=64"}, "down_proj");
+  refused({"1.av.gate=counts,1.av.counts=x,0.av.stoc_len=64"}, "1.av");
+  for (const char* settings :
+       {"gate=counts,counts=x,stoc_len=128", "stoc_len=128,gate=counts,counts=x",
+        "preset=halved,stoc_len=9,gate=counts,"
+        "counts=x",
+        "down_proj.gate=counts,down_proj.counts=x,down_proj.stoc_len=128",
+        "stoc_len=128,1.av.gate=counts,1.av.counts=x", "1.av.gate=counts,1.av.counts=x,1.av.stoc_len=128",
+        "gate=counts,counts=x,arith=int8", "attention=exact,qk.gate=counts,qk.counts=x"}) {
+    EXPECT_EQ(ErrorOf({settings}), "") << settings;
+  }
+  // So a description names it, whatever the preset has.
+  EXPECT_EQ(Describe(Parse({"gate=counts,counts=x,stoc_len=128"})), "preset=halved,stoc_len=128,gate=counts,counts=x");
+  // Settings on top of such a configuration keep its length.
+  const ScModelConfig base = Parse({"gate=counts,counts=x,stoc_len=128"});
+  EXPECT_EQ(ParseScModelConfig(std::vector<std::string>{"source_seed=1"}, base).at(kQProj).stoc_len, 128);
+}
+
 TEST(ScModelConfig, DescriptionsAreShortAndRoundTrip) {
   const std::pair<const char*, const char*> cases[] = {
       {"preset=halved", "preset=halved"},
@@ -162,6 +199,12 @@ TEST(ScModelConfig, DescriptionsAreShortAndRoundTrip) {
       {"qk.gate=and,qk.source=sobol", "preset=halved,qk.gate=and,source=sobol"},
       {"2.qk.gate=and,2.qk.source=sobol", "preset=halved,2.qk.gate=and,2.qk.source=sobol"},
       {"gate=and,3.gate=enabled", nullptr},
+      {"gate=counts,counts=x,stoc_len=128", nullptr},
+      {"gate=counts,counts=x,stoc_len=300,halve=0,down_proj.stoc_len=256,down_proj.gate=and,down_proj.counts=",
+       nullptr},
+      {"preset=published,qk.gate=counts,qk.counts=x,qk.stoc_len=256,attention=per_token", nullptr},
+      {"2.qk.gate=counts,2.qk.counts=x,2.qk.stoc_len=128", nullptr},
+      {"gate=counts,counts=x,stoc_len=128,2.stoc_len=64", nullptr},
       {"gate=and,source=sobol,1.source=vdc", nullptr},
   };
   for (const auto& [setting, expected] : cases) {

@@ -72,7 +72,9 @@ TEST_F(ProductCli, InspectReportsProducts) {
   ExpectRefused(inspect({"--op", "mlp"}), "--op mlp: allowed is an operator");
   ExpectRefused(inspect({"--sc", "arith=int8"}), "no operator that runs multiplies streams or counts");
   ExpectRefused(RunStoch({"inspect", "--counts", counts}), "have no meaning without --product");
-  ExpectRefused(Perplexity({"--sc", "gate=counts,counts=" + std::string(folder_ / "text")}), "no .npy header");
+  ExpectRefused(Perplexity({"--sc", "gate=counts,counts=" + counts}), "stoc_len = none: allowed is 1..32767");
+  ExpectRefused(Perplexity({"--sc", "stoc_len=9,gate=counts,counts=" + std::string(folder_ / "text")}),
+                "no .npy header");
 }
 
 TEST_F(ProductCli, CorrelatedGatesAreToldOnce) {

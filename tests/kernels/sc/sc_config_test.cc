@@ -48,7 +48,15 @@ TEST(ScConfig, WrongCombinationsNameParameterValueAndAllowed) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"sc_prec=2", "SC parameter sc_prec = 2: allowed is 3..8"},
       {"sc_prec=9", "SC parameter sc_prec = 9: allowed is 3..8"},
-      {"stoc_len=0", "SC parameter stoc_len = 0: allowed is 1..32767"},
+      {"stoc_len=0",
+       "SC parameter stoc_len = 0: allowed is 1..2^sc_prec, or 1..2^(sc_prec-1) with halve, or 1..32767 with "
+       "gate=counts"},
+      {"stoc_len=99999999999999999999",
+       "SC parameter stoc_len = 99999999999999999999: allowed is 1..2^sc_prec, or 1..2^(sc_prec-1) with halve, or "
+       "1..32767 with gate=counts"},
+      {"sc_prec=99999999999", "SC parameter sc_prec = 99999999999: allowed is 3..8"},
+      {"source_seed=18446744073709551616", "SC parameter source_seed = 18446744073709551616: allowed is 0..2^64-1"},
+      {"source_seed_b=18446744073709551616", "SC parameter source_seed_b = 18446744073709551616: allowed is 0..2^64-1"},
       {"stoc_len=257", "SC parameter stoc_len = 257: allowed is 1..256"},
       {"sc_prec=5,stoc_len=33", "SC parameter stoc_len = 33: allowed is 1..32"},
       {"halve=1,stoc_len=129", "SC parameter stoc_len = 129: allowed is 1..128 with halve = 1"},
