@@ -12,6 +12,7 @@
 #include "kernels/base/error.h"
 #include "loader/bounded_json.h"
 #include "loader/file.h"
+#include "loader/json_text.h"
 #include "loader/sha256.h"
 
 namespace stoch {
@@ -58,7 +59,7 @@ void KeepDigest(const ModelFiles& files, const std::string& digest) {
   const std::filesystem::path path = DigestCachePath(files);
   if (path.empty()) return;
   const Json kept = {{"schema", kSchema}, {"digest", digest}, {"files", StampsJson(files)}};
-  if (ReplaceFile(path, [&kept](std::ostream& file) { file << kept.dump(1) << '\n'; })) return;
+  if (ReplaceFile(path, [&kept](std::ostream& file) { file << JsonText(kept, 1) << '\n'; })) return;
   throw InvalidInput(path.string() + ": cannot be written: STOCH_CACHE names another folder for it");
 }
 

@@ -11,6 +11,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
 #include "loader/bounded_json.h"
+#include "loader/json_text.h"
 #include "loader/sha256.h"
 
 namespace stoch {
@@ -87,12 +88,11 @@ std::string IdsDigest(std::span<const int32_t> ids) {
 
 KlBaseWriter::KlBaseWriter(const std::filesystem::path& path, int64_t vocab_size, const KlBaseOrigin& origin)
     : path_(path), file_(path, std::ios::binary | std::ios::trunc), vocab_size_(vocab_size) {
-  origin_ = nlohmann::ordered_json{{"version", origin.version},
-                                   {"model_sha256", origin.model_sha256},
-                                   {"ids_sha256", origin.ids_sha256},
-                                   {"config", origin.config},
-                                   {"ctx", origin.ctx}}
-                .dump();
+  origin_ = JsonText(nlohmann::ordered_json{{"version", origin.version},
+                                            {"model_sha256", origin.model_sha256},
+                                            {"ids_sha256", origin.ids_sha256},
+                                            {"config", origin.config},
+                                            {"ctx", origin.ctx}});
   WriteHeader(file_, vocab_size, 0, origin_);
   Check();
 }

@@ -14,6 +14,7 @@
 #include "kernels/base/error.h"
 #include "loader/bounded_json.h"
 #include "loader/file.h"
+#include "loader/json_text.h"
 
 namespace stoch {
 namespace {
@@ -94,7 +95,7 @@ std::string ListOf(const std::vector<int64_t>& windows) {
 void WritePredictionPart(const std::filesystem::path& path, const PredictionPart& part) {
   const size_t predictions = part.windows.size() * static_cast<size_t>(part.ctx - 1);
   STOCH_CHECK(part.nll.size() == predictions && part.comparisons.size() == (part.has_kl ? predictions : 0));
-  const std::string header = HeaderOf(part).dump();
+  const std::string header = JsonText(HeaderOf(part));
   const auto bytes = static_cast<int64_t>(header.size());
   const bool written = ReplaceFile(path, [&](std::ostream& file) {
     file.write(kMagic.data(), kMagic.size());

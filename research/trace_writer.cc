@@ -9,6 +9,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/sc/sc_parameters.h"
+#include "loader/json_text.h"
 
 namespace stoch {
 namespace {
@@ -116,7 +117,7 @@ void TraceWriter::OnOperator(const TracedOperator& traced, std::span<const Trace
     json.update(Arithmetic(traced, record.stoc_len));
     json.update(Json{{"macs", IntegerJson(record.macs)},
                      {"row_cycles", IntegerJson(static_cast<Int128>(record.rows) * record.stoc_len)}});
-    records_ << json.dump() << '\n';
+    records_ << JsonText(json) << '\n';
   }
 }
 
@@ -129,12 +130,13 @@ void TraceWriter::Finish(const ScCostCollector& collector, const TraceOrigin& or
   written_ = true;
   if (std::filesystem::is_regular_file(path_)) std::filesystem::resize_file(path_, 0);
   if (mode_ == TraceMode::kTrace) {
-    file_ << Json{{"schema", "scmp-trace-v1"}, {"header", header}}.dump() << '\n';
+    file_ << JsonText(Json{{"schema", "scmp-trace-v1"}, {"header", header}}) << '\n';
     records_.close();
     if (count_ > 0) file_ << std::ifstream(records_path_, std::ios::binary).rdbuf();
-    file_ << Json{{"trailer", true}, {"n_records", count_}}.dump() << '\n';
+    file_ << JsonText(Json{{"trailer", true}, {"n_records", count_}}) << '\n';
   } else {
-    file_ << Json{{"schema", "scmp-trace-summary-v1"}, {"header", header}, {"groups", TraceGroupsJson(collector)}}.dump(
+    file_ << JsonText(
+                 Json{{"schema", "scmp-trace-summary-v1"}, {"header", header}, {"groups", TraceGroupsJson(collector)}},
                  1)
           << '\n';
   }

@@ -8,6 +8,7 @@
 
 #include "app/report/table.h"
 #include "engine/units.h"
+#include "loader/json_text.h"
 
 namespace stoch::cli {
 namespace {
@@ -101,7 +102,7 @@ std::string FormatBench(const BenchEnvironment& environment, const std::vector<B
   if (format == "csv") return AsTable(environment, results, false).Csv();
   if (format == "jsonl") {
     std::string text;
-    for (const BenchResult& result : results) text += AsJson(environment, result).dump() + '\n';
+    for (const BenchResult& result : results) text += JsonText(AsJson(environment, result)) + '\n';
     return text;
   }
   if (format == "json") {
@@ -109,7 +110,8 @@ std::string FormatBench(const BenchEnvironment& environment, const std::vector<B
     for (const BenchResult& result : results) list.push_back(AsJson(environment, result));
     Json loads = Json::array();
     for (const BenchLoad& load : environment.loads) loads.push_back(AsJson(load));
-    return Json{{"read_bytes_per_s", environment.read_bytes_per_s}, {"loads", loads}, {"results", list}}.dump(1) + '\n';
+    return JsonText(Json{{"read_bytes_per_s", environment.read_bytes_per_s}, {"loads", loads}, {"results", list}}, 1) +
+           '\n';
   }
   const bool dealt = environment.split.starts_with("sequence");
   const std::string split = environment.split.empty() ? "" : " by " + environment.split + (dealt ? "" : "s");

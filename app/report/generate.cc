@@ -8,6 +8,7 @@
 
 #include "app/host/standard_error.h"
 #include "app/report/cost.h"
+#include "loader/json_text.h"
 
 namespace stoch::cli {
 namespace {
@@ -60,7 +61,7 @@ Json GenerateJson(Engine& engine, const GenerateRequest& request, const Generate
 }
 
 std::string ReportJson(Engine& engine, const GenerateRequest& request, const GenerateResult& result) {
-  return GenerateJson(engine, request, result, {}).dump();
+  return JsonText(GenerateJson(engine, request, result, {}));
 }
 
 void PrintSummary(Engine& engine, const GenerateRequest& request, const GenerateResult& result,

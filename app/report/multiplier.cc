@@ -9,6 +9,7 @@
 
 #include "app/report/table.h"
 #include "kernels/sc/sc_operator.h"
+#include "loader/json_text.h"
 
 namespace stoch::cli {
 namespace {
@@ -106,7 +107,7 @@ std::string MultiplierJson(const MultiplierTable& table, ScTableCode given) {
                      {"zero_column_entries", facts.zero_column},
                      {"asymmetric_pairs", facts.asymmetric},
                      {"kernel", KernelOf(table, code)}};
-  return json.dump();
+  return JsonText(json);
 }
 
 }  // namespace stoch::cli

@@ -10,6 +10,7 @@
 
 #include "app/report/table.h"
 #include "kernels/base/error.h"
+#include "loader/json_text.h"
 #include "loader/research/npy_file.h"
 #include "models/sc_settings.h"
 #include "research/products/operator_digest.h"
@@ -189,7 +190,7 @@ std::string ProductsJson(const std::vector<DistinctProduct>& products) {
     one.update(ReportJson(*product.op));
     list.push_back(std::move(one));
   }
-  return Json{{"products", list}}.dump();
+  return JsonText(Json{{"products", list}});
 }
 
 std::string ProductCsv(const ScOperator& op) {

@@ -8,6 +8,7 @@
 #include "app/report/cost.h"
 #include "app/report/kl.h"
 #include "app/report/table.h"
+#include "loader/json_text.h"
 
 namespace stoch::cli {
 namespace {
@@ -119,7 +120,7 @@ std::string FormatProfile(const ProfileReport& report, const std::string& format
     Json rows = Json::array();
     for (const ProfileRow& row : result.rows) {
       rows.push_back(RowOf(report, result, row));
-      if (format == "jsonl") text += rows.back().dump() + '\n';
+      if (format == "jsonl") text += JsonText(rows.back()) + '\n';
     }
     Json summary = SummaryOf(report, result);
     if (format == "jsonl") {
@@ -128,21 +129,21 @@ std::string FormatProfile(const ProfileReport& report, const std::string& format
                    {"text_sha256", report.text_sha256},
                    {"mode", report.mode}};
       line.update(summary);
-      text += line.dump() + '\n';
+      text += JsonText(line) + '\n';
       continue;
     }
     summary["rows"] = rows;
     list.push_back(summary);
   }
   if (format == "jsonl") return text;
-  return Json{{"schema", "stoch-profile-v1"},
-              {"model", report.model},
-              {"model_sha256", report.model_sha256},
-              {"text_sha256", report.text_sha256},
-              {"mode", report.mode},
-              {"ctx", report.ctx},
-              {"configurations", list}}
-             .dump(1) +
+  return JsonText(Json{{"schema", "stoch-profile-v1"},
+                       {"model", report.model},
+                       {"model_sha256", report.model_sha256},
+                       {"text_sha256", report.text_sha256},
+                       {"mode", report.mode},
+                       {"ctx", report.ctx},
+                       {"configurations", list}},
+                  1) +
          '\n';
 }
 

@@ -10,6 +10,7 @@
 #include "engine/units.h"
 #include "kernels/base/error.h"
 #include "loader/bounded_json.h"
+#include "loader/json_text.h"
 #include "loader/range_text.h"
 
 namespace stoch::cli {
@@ -54,12 +55,11 @@ std::string DescribeRank(const ModelFiles& files, const Backend& backend, const 
     // Logical devices of one CPU share its memory.
     if (i == 0 || device.kind != DeviceKind::kCpu) free_bytes += backend.info(device).free_bytes;
   }
-  return Json{{"devices", names},
-              {"name", backend.info(backend.devices().front()).name},
-              {"split", SplitOf(*engine.placement)},
-              {"memory", MemoryJson(all)},
-              {"free_bytes", free_bytes}}
-      .dump(-1, ' ', false, Json::error_handler_t::replace);
+  return JsonText(Json{{"devices", names},
+                       {"name", backend.info(backend.devices().front()).name},
+                       {"split", SplitOf(*engine.placement)},
+                       {"memory", MemoryJson(all)},
+                       {"free_bytes", free_bytes}});
 }
 
 std::string RanksText(std::span<const RankPlan> ranks, int64_t row_bytes) {

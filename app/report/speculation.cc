@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/report/table.h"
+#include "loader/json_text.h"
 
 namespace stoch::cli {
 namespace {
@@ -77,13 +78,13 @@ std::string FormatSpeculation(const SpeculationEnvironment& environment, const s
   if (format == "csv") return AsTable(results).Csv();
   if (format == "jsonl") {
     std::string text;
-    for (const SpeculationResult& result : results) text += AsJson(environment, result).dump() + '\n';
+    for (const SpeculationResult& result : results) text += JsonText(AsJson(environment, result)) + '\n';
     return text;
   }
   if (format == "json") {
     Json list = Json::array();
     for (const SpeculationResult& result : results) list.push_back(AsJson(environment, result));
-    return Json{{"results", list}}.dump(1) + '\n';
+    return JsonText(Json{{"results", list}}, 1) + '\n';
   }
   std::string text = fmt::format("{} on {} ({}), commit {}, {}, guesses by {}, {} at most\n\n", environment.model,
                                  environment.device, environment.device_name, environment.commit, environment.precision,

@@ -16,6 +16,7 @@
 #include "kernels/registry.h"
 #include "loader/bounded_json.h"
 #include "loader/file.h"
+#include "loader/json_text.h"
 
 namespace stoch::cli {
 namespace {
@@ -194,7 +195,8 @@ void RecordHashes(const VerifyContext& context, const std::string& path) {
   nlohmann::ordered_json hashes = nlohmann::ordered_json::object();
   for (const NamedConfig& config : kConfigs) hashes[config.settings] = HashAsChosen(context, config.settings, run);
   std::ofstream file(path);
-  file << nlohmann::ordered_json{{"prompt_ids", run.prompt}, {"new_tokens", run.new_tokens}, {"sha256", hashes}}.dump(1)
+  file << JsonText(
+              nlohmann::ordered_json{{"prompt_ids", run.prompt}, {"new_tokens", run.new_tokens}, {"sha256", hashes}}, 1)
        << '\n';
   file.close();
   if (!file) throw InvalidInput(path + ": cannot be written");

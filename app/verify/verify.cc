@@ -21,6 +21,7 @@
 #include "app/run_on_ranks.h"
 #include "app/verify/rank_checks.h"
 #include "kernels/base/error.h"
+#include "loader/json_text.h"
 #include "models/decoder/rank_link.h"
 
 namespace stoch::cli {
@@ -156,7 +157,7 @@ ExitCode Run(Options options) {
     }
   }
   if (options.output.json) {
-    PrintLine(nlohmann::ordered_json{{"checks", results}, {"failed", failed}}.dump());
+    PrintLine(JsonText(nlohmann::ordered_json{{"checks", results}, {"failed", failed}}));
   } else {
     PrintLine(fmt::format("{} of {} checks passed", checks.size() - failed, checks.size()));
   }

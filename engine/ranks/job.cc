@@ -15,6 +15,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
 #include "loader/bounded_json.h"
+#include "loader/json_text.h"
 #include "models/decoder/decoder_model.h"
 
 namespace stoch {
@@ -48,20 +49,19 @@ std::string TextOf(const Opening& opening) {
   const EngineOptions& options = opening.options;
   Json facts = Json::array();
   for (const RankFact& fact : opening.facts) facts.push_back({fact.name, fact.value});
-  return Json{{"purpose", opening.purpose},
-              {"model", opening.model},
-              {"facts", facts},
-              {"layers", opening.layers},
-              {"precision", PrecisionName(options.precision)},
-              {"sc", options.precision == Precision::kSc ? Describe(options.sc) : ""},
-              {"context", options.context},
-              {"max_sequences", options.max_sequences},
-              {"kv_tokens", options.kv_tokens},
-              {"max_pass_rows", options.max_pass_rows},
-              {"draft_tokens", options.draft_tokens},
-              {"lanes", opening.lanes},
-              {"row_bytes", opening.row_bytes}}
-      .dump();
+  return JsonText(Json{{"purpose", opening.purpose},
+                       {"model", opening.model},
+                       {"facts", facts},
+                       {"layers", opening.layers},
+                       {"precision", PrecisionName(options.precision)},
+                       {"sc", options.precision == Precision::kSc ? Describe(options.sc) : ""},
+                       {"context", options.context},
+                       {"max_sequences", options.max_sequences},
+                       {"kv_tokens", options.kv_tokens},
+                       {"max_pass_rows", options.max_pass_rows},
+                       {"draft_tokens", options.draft_tokens},
+                       {"lanes", opening.lanes},
+                       {"row_bytes", opening.row_bytes}});
 }
 
 Opening OpeningOf(const std::string& text) {
@@ -166,11 +166,13 @@ struct Answer {
 };
 
 std::string TextOf(const Answer& answer) {
-  return Json{{"refused", answer.refused},         {"limit_ms", answer.limit_ms},
-              {"host", answer.report.host},        {"about", answer.report.about},
-              {"hop_us", answer.report.hop_us},    {"stream_bytes", answer.report.stream_bytes},
-              {"kv_bytes", answer.report.kv_bytes}}
-      .dump(-1, ' ', false, Json::error_handler_t::replace);
+  return JsonText(Json{{"refused", answer.refused},
+                       {"limit_ms", answer.limit_ms},
+                       {"host", answer.report.host},
+                       {"about", answer.report.about},
+                       {"hop_us", answer.report.hop_us},
+                       {"stream_bytes", answer.report.stream_bytes},
+                       {"kv_bytes", answer.report.kv_bytes}});
 }
 
 Answer AnswerOf(const std::string& text, int rank) {

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "loader/bounded_json.h"
+#include "loader/json_text.h"
 
 namespace stoch {
 namespace {
@@ -54,7 +55,7 @@ Place PlaceOf(const std::string& text, int rank) {
 RankPeers::RankPeers(RankLink& link, const std::string& host, const std::filesystem::path& proc) {
   const std::string here = SystemName(proc, host);
   const nlohmann::ordered_json own = {{"protocol", kRankProtocol}, {"system", here}, {"process", getpid()}};
-  const std::string text = own.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  const std::string text = JsonText(own);
   for (int to = 0; to < link.count(); ++to) {
     if (to != link.rank()) SendText(link, to, text);
   }

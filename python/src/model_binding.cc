@@ -19,6 +19,7 @@
 #include "kernels/base/error.h"
 #include "loader/bounded_json.h"
 #include "loader/config/config_json.h"
+#include "loader/json_text.h"
 #include "python/src/base/arrays.h"
 #include "python/src/base/bind.h"
 #include "python/src/base/devices.h"
@@ -35,7 +36,7 @@ std::string ConfigJson(const DecoderConfig& config) {
   nlohmann::ordered_json json = ConfigNumbers(config);
   json["bos_token_id"] = config.bos_token_id;
   json["eos_token_ids"] = config.eos_token_ids;
-  return json.dump();
+  return JsonText(json);
 }
 
 // What a model is and takes, for the properties of Model.
@@ -61,7 +62,7 @@ std::string FactsJson(const LoadedModel& model) {
                                           {"workspace_bytes", engine.model().workspace_bytes()}}},
                                         {"load_ms", engine.load_ms()},
                                         {"notices", model.notices}};
-  return facts.dump();
+  return JsonText(facts);
 }
 
 // conversation: the members of ChatRequest as JSON.

@@ -3,6 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "loader/json_text.h"
+
 namespace stoch {
 namespace {
 
@@ -46,7 +48,7 @@ std::string MpTableJson(const CalibratedLengths& lengths, const TableOrigin& ori
     root["protected_channels"] = {{"stoc_len", table.protected_len}, {"indices", table.protected_channels}};
   }
   for (const auto& [op, rho] : lengths.fidelity) root["metric_fidelity_rho"][op] = rho ? Json(*rho) : Json(nullptr);
-  return root.dump(1) + '\n';
+  return JsonText(root, 1) + '\n';
 }
 
 }  // namespace stoch

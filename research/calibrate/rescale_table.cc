@@ -11,6 +11,7 @@
 #include "kernels/expert_site.h"
 #include "loader/bounded_json.h"
 #include "loader/checkpoint/weight_store.h"
+#include "loader/json_text.h"
 #include "loader/research/mp_file.h"
 #include "models/sc_plan.h"
 #include "research/calibrate/exact_attention.h"
@@ -203,7 +204,7 @@ std::string RescaleTable(const Rescaling& rescaling, const std::string& text, co
   root["normalise"] = "fixed";
   if (!root.contains("metadata") || !root["metadata"].is_object()) root["metadata"] = Json::object();
   for (const auto& [key, value] : origin) root["metadata"][key] = value;
-  return root.dump(1) + '\n';
+  return JsonText(root, 1) + '\n';
 }
 
 }  // namespace stoch

@@ -7,6 +7,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/sc/sc_parameters.h"
+#include "loader/json_text.h"
 #include "research/calibrate/length_samples.h"
 
 namespace stoch {
@@ -74,7 +75,7 @@ std::string SensitivityMask(std::span<const OperatorSensitivity> ranked, const S
     entries[static_cast<size_t>(product.layer)] = "int" + std::to_string(bits);
   }
   const Json mask = {{"format", "scmp_llm_hybrid_v1"}, {"int_bits", bits}, {"schedule", schedule}};
-  return mask.dump(1) + '\n';
+  return JsonText(mask, 1) + '\n';
 }
 
 }  // namespace stoch

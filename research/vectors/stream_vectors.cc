@@ -12,6 +12,7 @@
 #include "kernels/math/quantize.h"
 #include "kernels/sc/number_source.h"
 #include "kernels/sc/sc_parameters.h"
+#include "loader/json_text.h"
 #include "research/products/operator_digest.h"
 
 namespace stoch {
@@ -113,7 +114,7 @@ std::string Meta(const VectorOperands& operands, const std::string& version) {
                                          {"CHUNKS", operands.chunks()},
                                          {"ROWS", operands.rows.size()},
                                          {"OUTPUTS", operands.outputs.size()}}}};
-  return meta.dump(1) + '\n';
+  return JsonText(meta, 1) + '\n';
 }
 
 // bit, count, acc and y.

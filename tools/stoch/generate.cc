@@ -30,6 +30,7 @@
 #include "app/run_on_ranks.h"
 #include "app/version.h"
 #include "kernels/base/error.h"
+#include "loader/json_text.h"
 #include "tools/stoch/chat.h"
 #include "tools/stoch/commands.h"
 
@@ -121,7 +122,7 @@ ExitCode RunOnce(const Options& options, const Extra& extra, Engine& engine, con
   if (options.output.json) {
     nlohmann::ordered_json report = GenerateJson(engine, request, result, counted);
     if (priced) report["energy"] = EnergyJson(*priced, *extra.energy);
-    PrintLine(report.dump());
+    PrintLine(JsonText(report));
   } else {
     PrintLine("");
   }

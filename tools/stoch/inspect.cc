@@ -34,6 +34,7 @@
 #include "kernels/base/usable_threads.h"
 #include "loader/checkpoint/safetensors.h"
 #include "loader/config/config_json.h"
+#include "loader/json_text.h"
 #include "models/decoder/memory_plan.h"
 #include "models/hardware_plan.h"
 #include "research/sc_files.h"
@@ -265,7 +266,7 @@ std::string AsJson(const Report& report) {
                                {"device", DeviceName(report.device())},
                                {"memory", MemoryJson(report.draft_bytes)}};
   }
-  return document.dump();
+  return JsonText(document);
 }
 
 // What several devices would hold, and how they reach each other.
@@ -377,7 +378,7 @@ ExitCode RunDigest(const Options& options) {
   KeepDigest(files, digest);
   const std::string path = DigestCachePath(files).string();
   if (options.output.json) {
-    PrintLine(Json{{"model", files.name}, {"sha256", digest}, {"kept_in", path}}.dump());
+    PrintLine(JsonText(Json{{"model", files.name}, {"sha256", digest}, {"kept_in", path}}));
   } else {
     PrintLine(digest + "  " + files.name + (path.empty() ? "" : ", kept in " + path));
   }
@@ -389,7 +390,7 @@ ExitCode RunRanks(const Options& options, const ModelFiles& files, const Backend
                   const EngineOptions& engine) {
   const std::vector<RankPlan> plans = PlanRanks(backend, files, engine, options.device);
   if (options.output.json) {
-    PrintLine(Json{{"model", files.name}, {"ranks", RanksJson(plans)}}.dump());
+    PrintLine(JsonText(Json{{"model", files.name}, {"ranks", RanksJson(plans)}}));
   } else {
     Print(RanksText(plans, files.config.hidden_size * int64_t{sizeof(float)}));
   }

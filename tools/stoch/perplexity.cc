@@ -29,6 +29,7 @@
 #include "engine/kl_divergence.h"
 #include "kernels/base/error.h"
 #include "kernels/base/usable_threads.h"
+#include "loader/json_text.h"
 #include "loader/sha256.h"
 #include "research/prediction_part.h"
 #include "tools/stoch/commands.h"
@@ -111,15 +112,14 @@ PredictionPart BeginPart(const Options& options, const Shared& shared, const Row
   part.model = engine.model_name();
   const KlBaseOrigin origin = OriginOf(options, shared, row.name, ctx);
   const ScModelFiles& files = engine.options().sc.files;
-  part.key = Sha256Hex(Json{
-      {"version", origin.version},
-      {"model", origin.model_sha256},
-      {"ids", origin.ids_sha256},
-      {"config", origin.config},
-      {"files", {files.mp_sha, files.smooth_sha, files.mask_sha}},
-      {"ctx", ctx},
-      {"windows", part.total_windows},
-      {"kl", part.has_kl}}.dump());
+  part.key = Sha256Hex(JsonText(Json{{"version", origin.version},
+                                     {"model", origin.model_sha256},
+                                     {"ids", origin.ids_sha256},
+                                     {"config", origin.config},
+                                     {"files", {files.mp_sha, files.smooth_sha, files.mask_sha}},
+                                     {"ctx", ctx},
+                                     {"windows", part.total_windows},
+                                     {"kl", part.has_kl}}));
   return part;
 }
 
@@ -211,7 +211,7 @@ void Report(const Options& options, const std::string& model, int64_t tokens, co
   if (options.output.json) {
     Json results = Json::array();
     for (const Row& row : rows) results.push_back(RowJson(row, energy));
-    PrintLine(Json{{"model", model}, {"tokens", tokens}, {"results", results}}.dump());
+    PrintLine(JsonText(Json{{"model", model}, {"tokens", tokens}, {"results", results}}));
     return;
   }
   const bool kl = std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.kl.has_value(); });

@@ -12,6 +12,7 @@
 #include "app/common_options.h"
 #include "app/output.h"
 #include "kernels/base/error.h"
+#include "loader/json_text.h"
 #include "loader/tokenizer/tokenizer.h"
 #include "tools/stoch/commands.h"
 
@@ -59,14 +60,13 @@ ExitCode Run(const Options& options) {
       return kDone;
     }
     // Ids may end in the middle of a character; JSON text cannot.
-    PrintLine(nlohmann::ordered_json{{"ids", ids}, {"text", text}}.dump(
-        -1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    PrintLine(JsonText(nlohmann::ordered_json{{"ids", ids}, {"text", text}}));
     return kDone;
   }
   const std::vector<int32_t> ids =
       tokenizer->Encode(input, {.add_bos = !options.no_bos, .parse_special = options.special});
   if (options.output.json) {
-    PrintLine(nlohmann::ordered_json{{"ids", ids}, {"tokenizer", tokenizer->kind()}}.dump());
+    PrintLine(JsonText(nlohmann::ordered_json{{"ids", ids}, {"tokenizer", tokenizer->kind()}}));
   } else {
     PrintLine(fmt::format("{}", fmt::join(ids, " ")));
   }

@@ -25,6 +25,7 @@
 #include "kernels/base/usable_threads.h"
 #include "loader/checkpoint/safetensors_writer.h"
 #include "loader/file.h"
+#include "loader/json_text.h"
 #include "loader/research/nonlinear_file.h"
 #include "loader/sha256.h"
 #include "research/calibrate/calibrate_lengths.h"
@@ -350,12 +351,11 @@ ExitCode Run(const CLI::App& command, const Options& options) {
     nlohmann::ordered_json outputs = nlohmann::ordered_json::array();
     for (const std::string& share : with.shares) outputs.push_back(PathOf(options, share));
     if (!is_mask) outputs = LengthOutputs(options);
-    PrintLine(nlohmann::ordered_json{{"kind", options.kind}, {"outputs", outputs}}.dump());
+    PrintLine(JsonText(nlohmann::ordered_json{{"kind", options.kind}, {"outputs", outputs}}));
     return kDone;
   }
-  PrintLine(nlohmann::ordered_json{
-      {"kind", options.kind}, {"output", options.out}, {"sha256", Sha256Hex(ReadWholeFile(options.out))}}
-                .dump());
+  PrintLine(JsonText(nlohmann::ordered_json{
+      {"kind", options.kind}, {"output", options.out}, {"sha256", Sha256Hex(ReadWholeFile(options.out))}}));
   return kDone;
 }
 

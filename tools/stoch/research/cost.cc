@@ -20,6 +20,7 @@
 #include "app/output.h"
 #include "kernels/base/error.h"
 #include "loader/file.h"
+#include "loader/json_text.h"
 #include "research/energy/accelergy_ert.h"
 #include "research/energy/cost_export.h"
 #include "research/energy/energy.h"
@@ -124,7 +125,7 @@ ExitCode Run(const Options& options) {
     if (priced) json["energy"] = EnergyJson(*priced, *energy);
     if (report) json["hw"] = HardwareJson(*report);
     if (by_accelergy) json["accelergy_energy"] = EnergyJson(*by_accelergy, *ert);
-    PrintLine(json.dump());
+    PrintLine(JsonText(json));
     return kDone;
   }
   Print(CostText(cost));

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "kernels/base/error.h"
+#include "loader/json_text.h"
 
 namespace stoch::cli {
 
@@ -45,7 +46,7 @@ std::string ParetoPlanJson(const ParetoPlan& plan) {
   for (const int average : plan.averages) runs.push_back(fmt::format("series=uniform,stoc_len={}", average));
   for (const std::string& table : plan.tables) runs.push_back("series=mixed,mp=" + table);
   json["runs"] = runs;
-  return json.dump(2) + '\n';
+  return JsonText(json, 2) + '\n';
 }
 
 }  // namespace stoch::cli

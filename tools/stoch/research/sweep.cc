@@ -22,6 +22,7 @@
 #include "app/version.h"
 #include "kernels/base/error.h"
 #include "loader/file.h"
+#include "loader/json_text.h"
 #include "loader/research/sweep_file.h"
 #include "tools/stoch/commands.h"
 #include "tools/stoch/research/sweep_log.h"
@@ -168,8 +169,8 @@ void RunAll(const Options& options, const SweepPlan& plan, const std::vector<siz
 }
 
 std::string SummaryJson(const Options& options, const SweepLog& log) {
-  return nlohmann::ordered_json{{"output", options.out}, {"rows", log.Rows().size()}, {"failed", log.failed().size()}}
-      .dump();
+  return JsonText(
+      nlohmann::ordered_json{{"output", options.out}, {"rows", log.Rows().size()}, {"failed", log.failed().size()}});
 }
 
 ExitCode Run(const Options& options) {

@@ -9,6 +9,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/error.h"
+#include "loader/json_text.h"
 #include "loader/sha256.h"
 #include "research/trace_reader.h"
 #include "tools/stoch/research/sweep_same.h"
@@ -148,7 +149,7 @@ SweepRow JoinRun(const SweepPlan& plan, const PlannedRun& run, std::span<const P
     AddMetrics(plan, numbers, &joined);
   }
   if (is_timed) joined["elapsed_ms"] = elapsed_ms;
-  return WithSameAs(plan, run, {joined.dump(-1, ' ', false, Json::error_handler_t::replace), error.has_value()});
+  return WithSameAs(plan, run, {JsonText(joined), error.has_value()});
 }
 
 }  // namespace
@@ -173,7 +174,7 @@ SweepPlan DivideRuns(SweepPlan plan) {
       PlannedRun part = run;
       part.first_window = static_cast<int64_t>(i) * plan.windows_per_row;
       part.windows = std::min(plan.windows_per_row, plan.max_windows - part.first_window);
-      part.key = Sha256Hex(Json{{"run", run.key}, {"windows", {part.first_window, part.windows}}}.dump());
+      part.key = Sha256Hex(JsonText(Json{{"run", run.key}, {"windows", {part.first_window, part.windows}}}));
       if (run.same_as) part.same_as = *run.same_as * parts + i;
       runs.push_back(std::move(part));
     }

@@ -16,6 +16,7 @@
 #include "engine/digest_cache.h"
 #include "kernels/base/error.h"
 #include "kernels/base/usable_threads.h"
+#include "loader/json_text.h"
 #include "loader/range_text.h"
 #include "loader/sha256.h"
 #include "research/products/operator_digest.h"
@@ -204,9 +205,9 @@ std::string KeyOf(const SweepFile& file, const SweepPlan& plan, const PlannedRun
                         {"ctx", plan.ctx},
                         {"metrics", plan.metrics}};
   if (!file.array.empty()) key["array"] = file.array;
-  if (!file.tokenizer.empty()) key["ids"] = Sha256Hex(nlohmann::json(plan.ids).dump());
+  if (!file.tokenizer.empty()) key["ids"] = Sha256Hex(JsonText(nlohmann::json(plan.ids)));
   if (!energy_sha.empty()) key["files"]["energy"] = energy_sha;
-  return Sha256Hex(key.dump());
+  return Sha256Hex(JsonText(key));
 }
 
 void CheckMetrics(const SweepFile& file) {

@@ -18,6 +18,7 @@
 #include "engine/kl_divergence.h"
 #include "engine/perplexity.h"
 #include "kernels/base/error.h"
+#include "loader/json_text.h"
 #include "models/decoder/rank_link.h"
 #include "research/profile.h"
 #include "research/trace_writer.h"
@@ -161,7 +162,7 @@ SweepRow RunOne(const SweepPlan& plan, const PlannedRun& run, const std::shared_
     const auto elapsed = std::chrono::steady_clock::now() - start;
     row["elapsed_ms"] = std::chrono::duration<double, std::milli>(elapsed).count();
   }
-  return {row.dump(-1, ' ', false, Json::error_handler_t::replace), !error.empty()};
+  return {JsonText(row), !error.empty()};
 }
 
 void CheckBase(const SweepPlan& plan, const std::string& path) {

@@ -7,12 +7,14 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "loader/json_text.h"
+
 namespace stoch::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string Dump(const Json& row) { return row.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string Dump(const Json& row) { return JsonText(row); }
 
 // {schema, key, config, same_as, ...}.
 Json HeadOf(const SweepPlan& plan, const PlannedRun& run, const Json& row) {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
+#include "loader/json_text.h"
 #include "tools/stoch/research/sweep_log.h"
 
 namespace stoch::cli {
@@ -135,9 +136,9 @@ std::vector<std::string> FinishedLines(const SweepPlan& plan, const std::vector<
   if (!plan.has_seeds && !plan.reference) return rows;
   std::vector<std::string> lines;
   const std::vector<Json> parsed = ParseRows(plan, rows);
-  for (const Json& row : parsed) lines.push_back(row.dump(-1, ' ', false, Json::error_handler_t::replace));
+  for (const Json& row : parsed) lines.push_back(JsonText(row));
   if (!plan.has_seeds) return lines;
-  for (const SweepSummary& summary : Summaries(plan, parsed)) lines.push_back(LineOf(plan, summary).dump());
+  for (const SweepSummary& summary : Summaries(plan, parsed)) lines.push_back(JsonText(LineOf(plan, summary)));
   return lines;
 }
 
