@@ -12,6 +12,7 @@
 namespace stoch {
 namespace {
 
+constexpr int kMaxCpuDevices = 1024;
 constexpr std::string_view kExpected = "expected auto, cpu, cpu:N, cuda or cuda:0,1";
 
 // The whole of `text` as a number from 0 on; -1 if it is not one.
@@ -26,11 +27,8 @@ int ParseIndex(std::string_view text) {
 }
 
 std::unique_ptr<Backend> OpenCpu(std::string_view device, const BackendOptions& options) {
-  int count = 1;
-  if (device != "cpu") {
-    count = ParseIndex(device.substr(4));
-    if (count < 1) RejectDevice(device, "expected cpu:N with N logical devices, at least 1");
-  }
+  const int count = device == "cpu" ? 1 : ParseIndex(device.substr(4));
+  if (count < 1 || count > kMaxCpuDevices) RejectDevice(device, "expected cpu:N with N = 1..1024 logical devices");
   return cpu::OpenBackend(count, options.threads, options.cpu_variant);
 }
 

@@ -16,7 +16,7 @@ struct BackendOptions {
   std::string cpu_variant;  // "", "scalar", "avx2", "avx512bw", "avx512vbmi": "" = the fastest this machine has
 };
 
-// Opens "cpu", "cpu:4" (four logical devices), "cuda:0", "cuda:0,1", or "auto" (every usable GPU, else cpu).
+// Opens "cpu", "cpu:4" (four logical devices, of 1024 at most), "cuda:0", "cuda:0,1", or "auto" (every usable GPU, else cpu).
 // Errors: InvalidInput for an unknown name or variant, a device that is not there, or a backend that was not built;
 //         the sentence says which devices there are. Never falls back silently; `notice` (may be null) receives one
 //         line when "auto" could not use a GPU that seems to be there.

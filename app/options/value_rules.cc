@@ -84,6 +84,23 @@ void AddValueRules(CLI::App& command) {
   }
 }
 
+void ExcludeOthers(CLI::App& command, const std::string& option, const std::vector<std::string>& allowed) {
+  CLI::Option* const alone = command.get_option(option);
+  // When its values are read, which is after those of all others: options are declared after this, help would list all of
+  // them, and of several that are given CLI11 names any.
+  alone->each([&command, alone, allowed](const std::string&) {
+    const CLI::Option* given = nullptr;
+    for (CLI::Option* other : command.get_options()) {
+      const bool is_allowed = std::any_of(allowed.begin(), allowed.end(),
+                                          [other](const std::string& name) { return other->check_name(name); });
+      if (other == alone || is_allowed) continue;
+      alone->excludes(other);
+      if (given == nullptr && other->count() > 0) given = other;
+    }
+    if (given != nullptr) throw CLI::ExcludesError(given->get_name(), alone->get_name());
+  });
+}
+
 std::vector<std::string> WithEmptyValues(const std::vector<std::string>& words) {
   std::vector<std::string> result;
   bool options = true;

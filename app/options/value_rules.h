@@ -21,6 +21,11 @@ namespace stoch::cli {
 // Errors: CLI11's ValidationError while the command line is parsed.
 void AddValueRules(CLI::App& command);
 
+// The option takes no other of its command, but those named: "--file excludes --merge", of the first that is declared. Where
+// it is given, those are not taken from the environment or --config FILE either, and help does not list them.
+// Errors: CLI11's ExcludesError while the command line is parsed.
+void ExcludeOthers(CLI::App& command, const std::string& option, const std::vector<std::string>& allowed);
+
 // "--shard=" as "--shard" and "": CLI11 takes the next word for its value.
 std::vector<std::string> WithEmptyValues(const std::vector<std::string>& words);
 

@@ -224,6 +224,10 @@ TEST(Registry, UnknownNamesAreErrorsNeverAFallback) {
   for (const char* name : {"", "gpu", "cpu:0", "cpu:x", "cpu:-1", "cuda:", "cuda:0,", "cuda:x", "cuda:99", "cpux"}) {
     test::ExpectInvalid([&] { OpenBackend(name, {}, nullptr); }, {std::string("'") + name + "'"});
   }
+  EXPECT_EQ(OpenBackend("cpu:1024", {}, nullptr)->devices().size(), size_t{1024});
+  for (const char* name : {"cpu:1025", "cpu:2000000000", "cpu:99999999999"}) {
+    test::ExpectInvalid([&] { OpenBackend(name, {}, nullptr); }, {std::string("'") + name + "'", "N = 1..1024"});
+  }
   BackendOptions options;
   options.cpu_variant = "neon";
   test::ExpectInvalid([&] { OpenBackend("cpu", options, nullptr); }, {"neon", "scalar"});

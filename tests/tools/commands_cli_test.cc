@@ -138,13 +138,19 @@ TEST(PerplexityCli, BadInput) {
   WriteFile(folder / "short", "Once");
   WriteFile(folder / "binary", "a\xff\xfe");
   const auto run = [](const std::vector<std::string>& more) { return RunStoch(WithDemo("perplexity", more)); };
-  ExpectRefused(run({"--file", folder / "short", "--ctx", "32"}), "window");
+  ExpectRefused(run({"--file", folder / "short", "--ctx", "32"}),
+                (folder / "short").string() + ": has 2 tokens; expected at least one window of 32 (--ctx)");
   ExpectRefused(run({"--file", folder / "binary", "--ctx", "32"}),
                 (folder / "binary").string() + ": is not valid UTF-8 at byte ");
   ExpectRefused(run({"--file", folder.path()}), folder.path());
   ExpectRefused(run({"--file", folder / "short", "--config", "preset=best"}), "best");
-  ExpectRefused(run({"--file", folder / "short", "--ctx", "1"}), "ctx = 1: a window has at least 2 tokens");
-  ExpectRefused(run({"--file", folder / "short", "--context", "1"}), "context = 1: a window has at least 2 tokens");
+  ExpectRefused(run({"--file", folder / "short", "--ctx", "1"}), "--ctx: Value 1 not in range 2 to ");
+  ExpectRefused(run({"--file", folder / "short", "--context", "16", "--ctx", "32"}),
+                "--context 16: expected at least a window of 32 tokens (--ctx)");
+  // What options tell comes before the text is read.
+  const std::string nowhere = folder / "nowhere";
+  ExpectRefused(run({"--file", nowhere, "--kl", folder / "base"}), "cannot read " + (folder / "base").string());
+  ExpectRefused(run({"--file", nowhere, "--kl-base", nowhere + "/base"}), nowhere + "/base: cannot be created: ");
 }
 
 TEST(VerifyCli, ListAndOnly) {

@@ -82,6 +82,15 @@ TEST_F(SweepCli, ShardsMergeToTheBytesOfOneRun) {
   EXPECT_EQ(Text("merged"), Text("whole"));
   std::swap(merge[2], merge[3]);
   ExpectRefused(RunStoch(merge), "exists");
+  // What a merge does not use.
+  const std::vector<std::vector<std::string>> unused = {
+      {"--shard", "0/2"}, {"--resume"}, {"--tsv"}, {"--json"}, {"--timing"}, {"--device", "cpu"}, {"--ranks", "mpi"}};
+  for (const std::vector<std::string>& more : unused) {
+    std::vector<std::string> words = merge;
+    words.back() = folder_ / "other";
+    words.insert(words.end(), more.begin(), more.end());
+    ExpectRefused(RunStoch(words), more[0] + " excludes --merge");
+  }
   ExpectRefused(Sweep("x", {"--shard", "3/3"}), "--shard 3/3");
   ExpectRefused(Sweep("x", {"--shard", "1"}), "--shard 1");
   ExpectRefused(Sweep("0", {"--resume", "--shard", "1/3"}), "another sweep, version or shard");

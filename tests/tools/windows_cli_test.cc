@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One configuration over many machines: the windows of stoch perplexity, divided and put together.
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "tests/support/temp_dir.h"
@@ -67,6 +68,45 @@ TEST_F(WindowsCli, MoreTasksThanWindows) {
   for (const char* i : {"0", "1", "2"}) ASSERT_EQ(Part(std::string(i) + "/3", i, {"--max-windows", "2"}).exit_code, 0);
   EXPECT_EQ(Numbers(Merge({"0", "1", "2"})), Numbers(Perplexity({"--max-windows", "2", "--json"})));
   EXPECT_EQ(Numbers(Merge({"0", "1"})), Numbers(Merge({"0", "1", "2"}))) << "the third has none";
+}
+
+TEST_F(WindowsCli, ATaskWithoutWindowsHasNoNumbers) {
+  const nlohmann::json row = ExpectJson(Part("2/3", "2", {"--max-windows", "2", "--json"}))["results"][0];
+  EXPECT_EQ(row["windows"], 0);
+  for (const char* name : {"ppl", "mean_nll", "ppl_error"}) EXPECT_TRUE(row[name].is_null()) << row;
+  const ProcessResult text = Part("2/3", "2", {"--max-windows", "2", "--sc", "stoc_len=32"});
+  EXPECT_NE(text.out.find("no windows"), std::string::npos) << text.out;
+  EXPECT_EQ(text.out.find("0.0000"), std::string::npos) << text.out;
+  EXPECT_EQ(text.out.find("macs"), std::string::npos) << text.out;
+}
+
+TEST_F(WindowsCli, MergeRefusesWhatItDoesNotUse) {
+  ASSERT_EQ(Part("0/1", "0", {"--max-windows", "1"}).exit_code, 0);
+  const auto merge = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"perplexity", "--merge", folder_ / "0"};
+    words.insert(words.end(), more.begin(), more.end());
+    return RunStoch(words);
+  };
+  for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{{"--file", "none"},
+                                                                                    {"--kl", "none"},
+                                                                                    {"--sc", "stoc_len=32"},
+                                                                                    {"--config", "fp32"},
+                                                                                    {"--mp", "none"},
+                                                                                    {"--model", "none"},
+                                                                                    {"--array", "8,8,8"},
+                                                                                    {"--trace", folder_ / "trace"},
+                                                                                    {"--windows", "0/1"},
+                                                                                    {"--device", "cpu"},
+                                                                                    {"--verify-transfers"}}) {
+    ExpectRefused(merge(more), more[0] + " excludes --merge");
+  }
+  ExpectRefused(merge({"--kl", "none", "--file", "none", "--ctx", "8"}), "--file excludes --merge");
+  EXPECT_EQ(merge({"--json", "--quiet"}).exit_code, 0);
+  // Nor does it take them from the environment.
+  ASSERT_EQ(setenv("STOCH_MODEL", "/nowhere", 1), 0);
+  const ProcessResult with_variable = merge({});
+  unsetenv("STOCH_MODEL");
+  EXPECT_EQ(with_variable.exit_code, 0) << with_variable.err;
 }
 
 TEST_F(WindowsCli, IncompleteSetsAreRefused) {

@@ -17,6 +17,7 @@
 #include "app/interrupt.h"
 #include "app/options/cost_options.h"
 #include "app/options/shard.h"
+#include "app/options/value_rules.h"
 #include "app/output.h"
 #include "app/progress.h"
 #include "app/report/cost.h"
@@ -84,6 +85,11 @@ struct Shared {
   std::unique_ptr<TraceWriter> trace;  // may be null
 };
 
+// The tokens of a window.
+int64_t WindowTokens(const Options& options, const DecoderConfig& config) {
+  return options.ctx > 0 ? options.ctx : std::min(kDefaultCtx, config.max_position_embeddings);
+}
+
 // The origin of --kl-base: reads all weights where their digest is not kept.
 KlBaseOrigin OriginOf(const Options& options, const Shared& shared, const std::string& config, int64_t ctx) {
   const int threads = options.device.threads > 0 ? options.device.threads : UsableThreads();
@@ -127,7 +133,7 @@ Row Evaluate(const Options& options, const ArithmeticOptions& arithmetic, const 
   EngineOptions engine_options;
   Apply(arithmetic, &engine_options);
   ModelFiles files = OpenModelFiles(options.model.model);
-  const int64_t ctx = options.ctx > 0 ? options.ctx : std::min(kDefaultCtx, files.config.max_position_embeddings);
+  const int64_t ctx = WindowTokens(options, files.config);
   engine_options.context = options.model.context > 0 ? options.model.context : ctx;
   FitWindows(ctx, shared.backend->devices().front().kind, &engine_options);
   if (!options.kl.empty()) engine_options.base_rows = KlUploadRows(files.config.vocab_size);
@@ -194,11 +200,18 @@ Row Evaluate(const Options& options, const ArithmeticOptions& arithmetic, const 
   return row;
 }
 
+// A number of predictions, of which there may be none: in a task with no window, or a run that was interrupted in its first.
+Json NumberJson(const Row& row, double value) { return row.result.predictions > 0 ? Json(value) : Json(nullptr); }
+
 Json RowJson(const Row& row, const std::optional<EnergyTable>& energy) {
-  Json json = {{"precision", row.precision},        {"sc", row.sc},
-               {"windows", row.result.windows},     {"predictions", row.result.predictions},
-               {"mean_nll", row.result.mean_nll},   {"ppl", row.result.ppl},
-               {"ppl_error", row.result.ppl_error}, {"elapsed_ms", row.result.elapsed_ms}};
+  Json json = {{"precision", row.precision},
+               {"sc", row.sc},
+               {"windows", row.result.windows},
+               {"predictions", row.result.predictions},
+               {"mean_nll", NumberJson(row, row.result.mean_nll)},
+               {"ppl", NumberJson(row, row.result.ppl)},
+               {"ppl_error", NumberJson(row, row.result.ppl_error)},
+               {"elapsed_ms", row.result.elapsed_ms}};
   json["nll_by_window"] = NllJson(row.result);
   if (row.kl) json["kl"] = KlJson(*row.kl);
   if (row.cost) json["sc_cost"] = row.cost->ToJson();
@@ -225,12 +238,13 @@ void Report(const Options& options, const std::string& model, int64_t tokens, co
   if (energy) header.emplace_back("energy pJ");
   Table table(header);
   for (const Row& row : rows) {
+    const bool any = row.result.predictions > 0;
     std::vector<std::string> cells = {row.name,
                                       std::to_string(row.result.windows),
                                       std::to_string(row.result.predictions),
-                                      fmt::format("{:.5f}", row.result.mean_nll),
-                                      fmt::format("{:.4f}", row.result.ppl),
-                                      fmt::format("{:.4f}", row.result.ppl_error),
+                                      any ? fmt::format("{:.5f}", row.result.mean_nll) : "-",
+                                      any ? fmt::format("{:.4f}", row.result.ppl) : "no windows",
+                                      any ? fmt::format("{:.4f}", row.result.ppl_error) : "-",
                                       fmt::format("{:.1f}", row.result.elapsed_ms / 1000)};
     if (kl && row.kl) {
       const std::vector<std::string> kl_cells = KlCells(*row.kl);
@@ -247,7 +261,7 @@ void Report(const Options& options, const std::string& model, int64_t tokens, co
   }
   Print(table.Markdown());
   if (rows.size() == 1 && rows[0].kl) Print("\n" + KlText(*rows[0].kl));
-  if (rows.size() > 1 || !rows[0].cost) return;
+  if (rows.size() > 1 || !rows[0].cost || rows[0].result.predictions == 0) return;
   Print("\n" + CostText(*rows[0].cost));
   if (energy) Print(EnergyText(PriceCost(*rows[0].cost, *energy)));
 }
@@ -285,6 +299,25 @@ void CheckParts(const Options& options, size_t runs) {
   CheckCanWrite(options.nll);
 }
 
+// What of the model's header and the options does not go together, before the text is read. Errors: InvalidInput naming the option
+// or the file.
+void CheckWithModel(const Options& options, const DecoderConfig& config) {
+  const int64_t ctx = WindowTokens(options, config);
+  if (options.model.context > 0 && ctx > options.model.context) {
+    throw InvalidInput(
+        fmt::format("--context {}: expected at least a window of {} tokens (--ctx)", options.model.context, ctx));
+  }
+  if (!options.kl.empty()) (void)KlBaseReader(options.kl, config.vocab_size);
+  if (!options.kl_base.empty()) CheckCanWrite(options.kl_base);
+}
+
+// Errors: InvalidInput naming the text, before weights are read.
+void RequireWindow(const Options& options, size_t tokens, int64_t ctx) {
+  if (static_cast<int64_t>(tokens) >= ctx) return;
+  throw InvalidInput(fmt::format("{}: has {} tokens; expected at least one window of {} (--ctx)",
+                                 options.file == "-" ? "standard input" : options.file, tokens, ctx));
+}
+
 ExitCode Run(const Options& options) {
   if (!options.merge.empty()) return Merge(options);
   for (const auto& [name, value] : {std::pair("--model", options.model.model), std::pair("--file", options.file)}) {
@@ -309,8 +342,10 @@ ExitCode Run(const Options& options) {
   const ModelFiles files = OpenModelFiles(options.model.model);
   const std::unique_ptr<Tokenizer> tokenizer = OpenTokenizer(options.model, files);
   if (tokenizer == nullptr) throw InvalidInput(files.name + ": has no tokenizer; give --tokenizer DIR");
+  CheckWithModel(options, files.config);
   shared.text = ReadTextFile(options.file);
   shared.ids = tokenizer->Encode(shared.text, {});
+  RequireWindow(options, shared.ids.size(), WindowTokens(options, files.config));
   shared.trace = OpenTrace(options.cost, runs.size());
   shared.backend = Open(options.device);
 
@@ -341,7 +376,7 @@ CommandBody AddPerplexity(CLI::App& command) {
   AddModelOptions(command, &options->model);
   command.add_option("--file", options->file, "The text; - is standard input");
   command.add_option("--ctx", options->ctx, "Tokens of a window; default 2048, or the model's limit")
-      ->check(CLI::Range(int64_t{1}, kMostTokens));
+      ->check(CLI::Range(int64_t{2}, kMostTokens));
   command.add_option("--max-windows", options->max_windows, "Only the first so many; 0 = all")
       ->check(CLI::Range(int64_t{0}, kMostTokens));
   AddArithmeticOptions(command, &options->arithmetic);
@@ -357,11 +392,14 @@ CommandBody AddPerplexity(CLI::App& command) {
   command.add_option("--kl", options->kl, "Compare with the logits in this file")->excludes(kl_base);
   auto* windows = command.add_option("--windows", options->windows, "i/n: only the windows whose index is i mod n");
   command.add_option("--nll", options->nll, "With --windows: what every prediction has, for --merge")->needs(windows);
-  command.add_option("--merge", options->merge, "Files of --nll with all windows of a run, in any order: its numbers");
+  command.add_option("--merge", options->merge,
+                     "Files of --nll with all windows of a run, in any order: its numbers; of the other options only "
+                     "--json");
   AddCostOptions(command, &options->cost);
   AddDeviceOptions(command, &options->device);
   AddRankOptions(command, &options->device.ranks);
   AddOutputOptions(command, &options->output);
+  ExcludeOthers(command, "--merge", {"--json", "--quiet"});
   return [options] { return RunOnRanks(&options->device, options->model.model, [options] { return Run(*options); }); };
 }
 

@@ -17,6 +17,7 @@
 #include "app/common_options.h"
 #include "app/interrupt.h"
 #include "app/options/shard.h"
+#include "app/options/value_rules.h"
 #include "app/output.h"
 #include "app/run_on_ranks.h"
 #include "app/version.h"
@@ -243,7 +244,8 @@ CommandBody AddSweep(CLI::App& command) {
       "i/n: only the runs whose index is i mod n, or the parts of runs, where the plan has windows_per_row");
   command.add_option(
       "--merge", options->merge,
-      "Shards, to the rows of one run: those of the plan, or without one complete shards 0/n, 1/n, ... in this order");
+      "Shards, to the rows of one run: those of the plan, or without one complete shards 0/n, 1/n, ... in this order; "
+      "of the other options only --output and --verify-digest");
   command.add_option(
       "--kl-base", options->kl_base,
       "Exact logits of stoch perplexity --precision fp32 --kl-base, for all shards; default: made first");
@@ -262,7 +264,7 @@ CommandBody AddSweep(CLI::App& command) {
   AddDeviceOptions(command, &options->device);
   AddRankOptions(command, &options->device.ranks);
   AddOutputOptions(command, &options->output);
-  command.get_option("--merge")->excludes(command.get_option("--ranks"));
+  ExcludeOthers(command, "--merge", {"plan", "--output", "--verify-digest", "--quiet", "--config"});
   command.get_option("--json")->description("Print one JSON object at the end: the file, its rows, how many failed");
   command.get_option("--json")->excludes(command.get_option("--tsv"));
   return [options] { return RunOnRanks(&options->device, "", [options] { return Run(*options); }); };
