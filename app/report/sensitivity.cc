@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/report/table.h"
+#include "loader/json_text.h"
 
 namespace stoch::cli {
 namespace {
@@ -41,7 +42,7 @@ std::string Csv(const SensitivityReport& report) {
     std::vector<std::string> cells;
     for (const auto& [key, value] : row.items()) {
       if (text.empty()) header.push_back(key);
-      cells.push_back(value.is_string() ? value.get<std::string>() : value.dump());
+      cells.push_back(value.is_string() ? value.get<std::string>() : JsonText(value));
     }
     if (text.empty()) text = CsvLine(header);
     text += CsvLine(cells);
@@ -57,20 +58,20 @@ std::string FormatSensitivity(const SensitivityReport& report, const std::string
   std::string lines;
   Json products = Json::array();
   for (const OperatorSensitivity& product : report.ranked) {
-    lines += RowOf(report, product).dump() + '\n';
+    lines += JsonText(RowOf(report, product)) + '\n';
     products.push_back(ProductJson(product));
   }
   if (format == "jsonl") return lines;
-  return Json{{"schema", kSchema},
-              {"model", report.model},
-              {"model_sha256", report.model_sha256},
-              {"text_sha256", report.text_sha256},
-              {"config", report.config},
-              {"ctx", report.ctx},
-              {"windows", report.windows},
-              {"bits", report.bits},
-              {"products", products}}
-             .dump(1) +
+  return JsonText(Json{{"schema", kSchema},
+                       {"model", report.model},
+                       {"model_sha256", report.model_sha256},
+                       {"text_sha256", report.text_sha256},
+                       {"config", report.config},
+                       {"ctx", report.ctx},
+                       {"windows", report.windows},
+                       {"bits", report.bits},
+                       {"products", products}},
+                  1) +
          '\n';
 }
 

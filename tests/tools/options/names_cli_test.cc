@@ -42,8 +42,9 @@ TEST_F(Names, OfModelsAreInEveryResult) {
   EXPECT_EQ(ExpectJson(Run("generate", {"--prompt", "Once", "--max-tokens", "1", "--json"}))["model"], kShown);
   EXPECT_EQ(ExpectJson(Run("perplexity", Small({"--json"})))["model"], kShown);
   EXPECT_EQ(ExpectJson(RunStoch({"tokenize", model_, "--prompt", "Once", "--json"}))["ids"].size(), 2u);
-  for (const std::vector<std::string>& words :
-       {Small({"profile", "--json"}), {"bench", "--json", "-p", "4", "-n", "1", "-r", "1"}}) {
+  for (const std::vector<std::string>& words : {Small({"profile", "--json"}),
+                                                Small({"profile", "--sensitivity", "--json"}),
+                                                {"bench", "--json", "-p", "4", "-n", "1", "-r", "1"}}) {
     const ProcessResult result = Run(words[0], {words.begin() + 1, words.end()});
     EXPECT_NE(ExpectJson(result).dump().find(kShown), std::string::npos) << result.out;
   }
