@@ -52,6 +52,11 @@ class Reader {
     if (!plain) RejectValue(key, value, "a text without control characters");
     return text;
   }
+  std::string FileName(const Json& value, const std::string& key) const {
+    std::string name = Text(value, key);
+    if (name.empty()) RejectValue(key, value, "the name of a file");
+    return name;
+  }
   int64_t Count(const Json& value, const std::string& key) const {
     constexpr int64_t kMost = int64_t{1} << 40;
     if (!value.is_number_integer() || value.get<double>() < 1 || value.get<double>() > static_cast<double>(kMost)) {
@@ -197,14 +202,15 @@ SweepFile Reader::Read(const Json& root) {
   if (root.contains("files")) {
     const Json& files = root["files"];
     if (!files.is_object()) RejectValue("files", files, "an object");
-    if (files.contains("mp")) file_.mp = Text(files["mp"], "files.mp");
-    if (files.contains("smooth")) file_.smooth = Text(files["smooth"], "files.smooth");
-    if (files.contains("mask")) file_.mask = Text(files["mask"], "files.mask");
+    if (files.contains("mp")) file_.mp = FileName(files["mp"], "files.mp");
+    if (files.contains("smooth")) file_.smooth = FileName(files["smooth"], "files.smooth");
+    if (files.contains("mask")) file_.mask = FileName(files["mask"], "files.mask");
     Unknown(files, "files.", {"mp", "smooth", "mask"});
   }
   Metrics(root.contains("metrics") ? root["metrics"] : Json::array({"ppl"}));
   std::vector<std::string> base;
   if (root.contains("base")) base = Settings(root["base"], "base");
+  file_.base_settings = base.size();
   if (root.contains("grid")) Grid(root["grid"], base);
   if (root.contains("runs")) {
     const Json& runs = root["runs"];

@@ -32,6 +32,7 @@ struct SweepFile {
   std::vector<uint64_t> seeds;       // empty: every configuration once
   std::optional<size_t> reference;   // the configuration that others are compared with, by its index
   std::vector<std::string> reference_settings;  // or by its settings, base first
+  size_t base_settings = 0;  // how many of the settings of a run, and of the reference, are the base's
   std::vector<std::string> unknown_keys;
 };
 

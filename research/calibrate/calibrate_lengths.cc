@@ -302,7 +302,8 @@ void CheckLengthCalibration(const LengthCalibration& calibration, const DecoderC
   }
   constexpr int kMaxRef = 65536;
   if (calibration.ref < 0 || calibration.ref > kMaxRef) Reject("--ref " + std::to_string(calibration.ref), "1..65536");
-  CheckBudget(calibration.budget, levels.back(), calibration.ref > 0 ? calibration.ref : levels.front());
+  const int ref = calibration.ref > 0 ? calibration.ref : levels.front();
+  CheckBudget(calibration.budget, levels.back(), levels.front(), ref);
   constexpr int64_t kMaxBuckets = 4096;
   if (calibration.layer_buckets < 1 || calibration.layer_buckets > kMaxBuckets) {
     Reject("--layer-buckets " + std::to_string(calibration.layer_buckets), "1..4096");

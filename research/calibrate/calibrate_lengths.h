@@ -53,7 +53,8 @@ struct CalibratedLengths {
 // Every operator in SC gets thresholds; each sampled row counts as the rows of its call that it stands for.
 // Bits:   depend on no device, thread count or batch.
 // Errors: InvalidInput before any work for values out of range, lengths that the operators of `sc` do not take, fewer
-//         windows than asked; for a budget that the shortest levels exceed.
+//         windows than asked; for a budget that the shortest levels exceed or the longest
+//         one does not use up.
 CalibratedLengths CalibrateLengths(const LengthCalibration& calibration, const std::shared_ptr<Backend>& backend,
                                    const std::string& model, std::span<const int32_t> ids);
 

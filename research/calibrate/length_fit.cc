@@ -167,8 +167,12 @@ std::optional<double> RankCorrelation(std::span<const double> a, std::span<const
   return ab / std::sqrt(aa * bb);
 }
 
-void CheckBudget(double budget, int shortest, int ref) {
+void CheckBudget(double budget, int shortest, int longest, int ref) {
   if (shortest > budget * ref) RejectBudget(budget, static_cast<double>(shortest) / ref);
+  const double most = static_cast<double>(longest) / ref;
+  if (budget > most) {
+    throw InvalidInput("budget " + Short(budget) + ": the longest level takes " + Short(most));
+  }
 }
 
 FittedLengths FitLengths(std::span<const LengthBucket> buckets, std::span<const int> levels, double budget, int ref) {

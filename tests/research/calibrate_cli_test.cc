@@ -95,6 +95,9 @@ TEST_F(CalibrateCli, TablesOfAParetoAreThoseOfTheirBudgets) {
   EXPECT_NE(configs[3].find("mp="), std::string::npos);
   ExpectRefused(run("none", {"--pareto", "32:x"}), "--pareto 32:x: allowed is LO:HI:STEP");
   ExpectRefused(run("none", {"--pareto", "8:32:8"}), "the shortest of --levels is 16");
+  ExpectRefused(run("none", {"--pareto", "48:72:8"}), "--pareto 48:72:8: the longest of --levels is 64");
+  ExpectRefused(run("none", {"--budget", "1.5"}), "budget 1.5: the longest level takes 1");
+  ExpectRefused(run("none", {"--budget", "0.6", "--ref", "128"}), "budget 0.6: the longest level takes 0.5");
   ExpectRefused(run("none", {"--pareto", "32:64:8", "--budget", "0.5"}), "--budget: has no meaning with --pareto");
 }
 

@@ -216,12 +216,12 @@ TEST_F(SweepArrayCli, PartsOfRunsThatFailOrAreChanged) {
 }
 
 TEST_F(SweepArrayCli, MergedRowsThatSayAnErrorAreAFailedCheck) {
-  Plan(R"("runs": ["fp16", "stoc_len=32", "fp32"])");
-  EXPECT_EQ(Sweep("0", {"--shard", "0/2"}).exit_code, 1);
+  Plan(R"("runs": ["fp32", "stoc_len=32", "stoc_len=64"])", R"(["ppl"])");
+  EXPECT_EQ(Sweep("0", {"--shard", "0/2", "--max-memory", "0=24MiB"}).exit_code, 1);  // no room for exact weights
   EXPECT_EQ(Sweep("1", {"--shard", "1/2"}).exit_code, 0);
   const ProcessResult compared = Merge({"0", "1"});
   EXPECT_EQ(compared.exit_code, 1);
-  EXPECT_EQ(compared.err, "error: run 0 failed: fp16\n");
+  EXPECT_EQ(compared.err, "error: run 0 failed: fp32\n");
   EXPECT_EQ(Lines("merged"), 3);
   EXPECT_EQ(Merge({"0", "1"}, false).exit_code, 1);
 }

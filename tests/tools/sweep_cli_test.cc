@@ -131,6 +131,11 @@ TEST_F(SweepCli, RunsOfEqualOperatorsAreRunOnce) {
   const ProcessResult result = Sweep("whole");
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.err.find("which are not run but copied: 1 (as 0)\n"), std::string::npos) << result.err;
+  std::vector<std::string> loud = Arguments("loud", {});
+  std::erase(loud, "--quiet");
+  const std::string told = RunStoch(loud).err;  // the same numbers as in the warning
+  EXPECT_NE(told.find("counted from 0"), std::string::npos) << told;
+  EXPECT_NE(told.find("run 1 (2 of 5): preset=halved,stoc_len=16,source_seed=7\n"), std::string::npos) << told;
   std::vector<nlohmann::json> rows;
   std::istringstream lines(Text("whole"));
   for (std::string line; std::getline(lines, line);) rows.push_back(nlohmann::json::parse(line));
@@ -205,14 +210,19 @@ TEST_F(SweepCli, AModelWithoutATokenizerTakesOneOfAFolder) {
 }
 
 TEST_F(SweepCli, FailedRunsAreRowsAndAreRedone) {
-  Plan(R"("runs": ["fp16", "stoc_len=32"])", R"(["ppl"])");
-  EXPECT_EQ(Sweep("rows").exit_code, 1);
+  Plan(R"("runs": ["fp32", "stoc_len=32"])", R"(["ppl"])");
+  const std::vector<std::string> without_room = {"--max-memory", "0=24MiB"};  // for exact weights
+  const auto sweep = [&](const std::string& out, std::vector<std::string> more) {
+    more.insert(more.end(), without_room.begin(), without_room.end());
+    return Sweep(out, more);
+  };
+  EXPECT_EQ(sweep("rows", {}).exit_code, 1);
   const std::string first = Text("rows");
   EXPECT_NE(first.find("\"error\":"), std::string::npos);
   EXPECT_EQ(std::count(first.begin(), first.end(), '\n'), 2);
-  EXPECT_EQ(Sweep("rows", {"--resume"}).exit_code, 1);
+  EXPECT_EQ(sweep("rows", {"--resume"}).exit_code, 1);
   EXPECT_EQ(Text("rows"), first);
-  EXPECT_EQ(Sweep("timed", {"--timing"}).exit_code, 1);
+  EXPECT_EQ(sweep("timed", {"--timing"}).exit_code, 1);
   EXPECT_NE(Text("timed").find("\"elapsed_ms\":"), std::string::npos);
 }
 
@@ -237,6 +247,20 @@ TEST_F(SweepCli, WrongPlansAreRefusedBeforeAnyWork) {
   refused(R"("runs": ["stoc_len=64"])", R"(metrics = "ppl": allowed is)", R"("ppl")");
   refused(R"("runs": ["stoc_len=64"], "array": "8")", "array");
   refused("\"runs\": []", "at least one run");
+  refused(R"("runs": ["stoc_len=64", "fp32,stoc_len=64"])",
+          "run 1 (fp32,stoc_len=64): stoc_len=64: has no meaning with fp32");
+  refused(R"("runs": [["fp32", "series=a", "mp=t.json"]])",
+          "run 0 (fp32,series=a,mp=t.json): mp=t.json: has no meaning");
+  refused(R"("base": "fp32", "runs": ["stoc_len=64"])", "stoc_len=64: has no meaning with fp32");
+  refused(R"("base": "fp32,halve=0", "runs": ["series=a"])", "halve=0: has no meaning with fp32");
+  refused(R"("runs": ["fp32"], "reference": "fp32,halve=0")", "reference (fp32,halve=0): halve=0: has no meaning");
+  for (const std::string name : {"mp", "smooth", "mask"}) {
+    refused("\"runs\": [\"stoc_len=64\", \"" + name + "=\"]",
+            "run 1 (" + name + "=): " + name + "=: expected a value, got nothing");
+    refused(R"("runs": ["stoc_len=64"], "files": {")" + name + "\": \"\"}",
+            "files." + name + " = \"\": allowed is the name of a file");
+  }
+  refused(R"("runs": ["stoc_len=64", "fp16"])", "run 1 (fp16): precision fp16 needs a GPU, and --device cpu is a CPU");
   Plan(R"("runs": ["stoc_len=64"])");
   ExpectRefused(Sweep("none", {"--plot", "x=ppl"}), "x=NAME and y=NAME");
   // Before any run: the rows are not begun.
@@ -245,6 +269,38 @@ TEST_F(SweepCli, WrongPlansAreRefusedBeforeAnyWork) {
   ExpectRefused(Sweep("none", {"--plot", plot + "plot.png"}), "file: expected NAME.svg");
   ExpectRefused(Sweep("none", {"--plot", ""}), "--plot: expected a value");
   ExpectRefused(RunStoch({"sweep", "-o", folder_ / "none"}), "give a plan");
+}
+
+TEST_F(SweepCli, TheBaseIsOfRunsInStreams) {
+  Plan(R"("base": "halve=0,stoc_len=32", "runs": ["series=exact,fp32", "scramble=off"])", R"(["ppl"])");
+  const ProcessResult result = Sweep("rows");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(Text("rows").find(R"("config":"fp32")"), std::string::npos) << Text("rows");
+}
+
+TEST_F(SweepCli, WrongFiguresAreRefusedBeforeAnyWork) {
+  Plan(R"("grid": {"stoc_len": [64], "scramble": ["off"]}, "runs": ["fp32"])", R"(["ppl", "kl"])");
+  const auto refused = [&](const std::string& plot, const std::string& part) {
+    ExpectRefused(Sweep("none", {"--plot", plot}), part);
+    struct stat status = {};
+    EXPECT_NE(stat(std::string(folder_ / "none").c_str(), &status), 0) << plot;
+  };
+  refused("x=foo,y=ppl", "x=foo: no row will have it: allowed are numbers of the plan's metrics (kl, ppl)");
+  refused("x=stoc_len,y=cycles", "y=cycles: no row will have it");
+  refused("x=stoc_len,y=kl.kld.medium", "y=kl.kld.medium: no row will have it");
+  refused("x=scramble,y=ppl", "and settings with numbers (stoc_len)");
+  refused("x=stoc_len,y=ppl,by=scrambl",
+          "by=scrambl: no run has this setting: allowed are those of grid and runs "
+          "(scramble, stoc_len)");
+  for (const std::string number : {"nan", "inf", "-inf"}) {
+    refused("x=stoc_len,y=ppl,baseline=" + number, "baseline=" + number + ": allowed is a number");
+  }
+  refused("x=stoc_len,y=mac_avg_stoc_len,baseline=fp32", "baseline=fp32: its row will have no mac_avg_stoc_len");
+  refused("x=stoc_len,y=ppl,size=nanx300", "size=nanx300: allowed is 240x180");
+  // What is within sc_cost is of the model.
+  const ProcessResult drawn =
+      Sweep("rows", {"--plot", "x=mac_avg_stoc_len_by_op.qk,y=kl.kld.mean,by=scramble,baseline=fp32"});
+  EXPECT_EQ(drawn.exit_code, 0) << drawn.err;
 }
 
 }  // namespace

@@ -167,6 +167,10 @@ void RunLengths(const Options& options, const Inputs& inputs) {
       throw InvalidInput(
           fmt::format("--pareto {}: the shortest of --levels is {}", options.pareto, calibration.levels.back()));
     }
+    if (average > calibration.levels.front()) {
+      throw InvalidInput(
+          fmt::format("--pareto {}: the longest of --levels is {}", options.pareto, calibration.levels.front()));
+    }
     calibration.budget = static_cast<double>(average) / ref;
     calibrations.push_back(calibration);
   }

@@ -22,6 +22,7 @@
 #include "app/run_on_ranks.h"
 #include "app/version.h"
 #include "kernels/base/error.h"
+#include "kernels/registry.h"
 #include "loader/file.h"
 #include "loader/json_text.h"
 #include "loader/research/sweep_file.h"
@@ -139,12 +140,27 @@ void CheckRanks(const Options& options, const SweepPlan& plan) {
   (void)PlanRanks(*Open(options.device), OpenModelFiles(plan.model), engine, options.device);
 }
 
+// Refuses runs in fp16 before any work where there is no GPU. Errors: InvalidInput naming the first.
+void CheckDevice(const Options& options, const SweepPlan& plan, const std::vector<size_t>& runs) {
+  const auto half = std::find_if(runs.begin(), runs.end(),
+                                 [&](size_t run) { return plan.runs[run].engine.precision == Precision::kFp16; });
+  if (half == runs.end()) return;
+  std::string told_later;
+  const std::shared_ptr<Backend> backend =
+      OpenBackend(options.device.device, {.threads = options.device.threads, .cpu_variant = options.device.cpu_variant},
+                  &told_later);
+  if (backend->devices().front().kind != DeviceKind::kCpu) return;
+  throw InvalidInput(fmt::format("{}: {} {} ({}): precision fp16 needs a GPU, and --device {} is a CPU", options.file,
+                                 RowsAre(plan), *half, NameOf(plan.runs[*half]), options.device.device));
+}
+
 void RunAll(const Options& options, const SweepPlan& plan, const std::vector<size_t>& mine, SweepLog* log) {
   std::vector<size_t> todo;
   for (size_t i = 0; i < mine.size(); ++i) {
     if (!log->Done(i)) todo.push_back(i);
   }
   if (todo.empty()) return;
+  CheckDevice(options, plan, todo);
   const std::shared_ptr<Backend> backend = Open(options.device);
   std::optional<BaseFile> own_base;
   std::string base = options.kl_base;
@@ -162,9 +178,9 @@ void RunAll(const Options& options, const SweepPlan& plan, const std::vector<siz
     log->Put(i, row.text, row.failed);
     if (row.failed) {
       const std::string reason = nlohmann::json::parse(row.text).value("error", "failed");
-      spdlog::error("{} of {}: {}: {}", i + 1, mine.size(), NameOf(run), reason);
+      spdlog::error("{} {} ({} of {}): {}: {}", RowsAre(plan), mine[i], i + 1, mine.size(), NameOf(run), reason);
     } else if (!options.output.quiet) {
-      spdlog::info("{} of {}: {}", i + 1, mine.size(), NameOf(run));
+      spdlog::info("{} {} ({} of {}): {}", RowsAre(plan), mine[i], i + 1, mine.size(), NameOf(run));
     }
   }
 }
@@ -203,6 +219,7 @@ ExitCode Run(const Options& options) {
     mine.push_back(i);
     keys.push_back(plan.runs[i].key);
   }
+  if (!options.resume) CheckDevice(options, plan, mine);  // before the file is there; else of runs that are left
   SweepLog log(options.out, keys, options.resume);
   RunAll(options, plan, mine, &log);
   const bool whole = shard.count == 1 && (plan.has_seeds || plan.reference);

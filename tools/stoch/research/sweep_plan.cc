@@ -43,7 +43,20 @@ std::vector<std::string> Split(const std::vector<std::string>& settings) {
   return parts;
 }
 
+// What an exact run says of SC. Errors: InvalidInput naming the setting, as of --sc with --precision fp32.
+struct ExactCheck {
+  std::string of_base, of_run;  // the first setting of SC
+  bool base_says_precision = false;
+
+  void Require(const std::string& precision) const {
+    // The base is of runs in SC, unless it is what makes them exact.
+    const std::string& first = of_run.empty() && base_says_precision ? of_base : of_run;
+    if (!first.empty()) throw InvalidInput(first + ": has no meaning with " + precision);
+  }
+};
+
 // The settings of a run: those of --sc, and those that are options of their own on the command line.
+// Errors: InvalidInput where one contradicts another or has no value.
 ArithmeticOptions ArithmeticOf(const SweepFile& file, const SweepRun& run) {
   ArithmeticOptions options;
   options.files.mp = file.mp;
@@ -52,28 +65,39 @@ ArithmeticOptions ArithmeticOf(const SweepFile& file, const SweepRun& run) {
   const std::pair<const char*, std::string*> own[] = {{"mp", &options.files.mp},
                                                       {"mp_normalise", &options.files.mp_normalise},
                                                       {"smooth", &options.files.smooth},
-                                                      {"mask", &options.files.mask},
-                                                      {"precision", &options.precision}};
-  for (const std::string& setting : Split(run.settings)) {
-    const size_t equals = setting.find('=');
-    const std::string name = setting.substr(0, equals);
-    const std::string value = equals == std::string::npos ? "" : setting.substr(equals + 1);
-    if (name == "series") continue;  // of a plot
-    if (setting == "fp32" || setting == "fp16") {
-      options.precision = setting;
-    } else if (const auto* found =
-                   std::find_if(std::begin(own), std::end(own), [&](const auto& known) { return name == known.first; });
-               found != std::end(own) && equals != std::string::npos) {
-      *found->second = value;
-    } else if (name == "mask_bits") {
-      const bool digit = value.size() == 1 && value[0] >= '2' && value[0] <= '8';
-      if (!digit) throw InvalidInput("mask_bits = " + value + ": allowed is 2..8");
-      options.files.mask_bits = value[0] - '0';
-    } else {
-      options.sc.push_back(setting);
+                                                      {"mask", &options.files.mask}};
+  ExactCheck exact;
+  for (size_t i = 0; i < run.settings.size(); ++i) {
+    const bool is_base = i < file.base_settings;
+    const bool is_seed = run.seed && i + 1 == run.settings.size();
+    for (const std::string& setting : Split({run.settings[i]})) {
+      const size_t equals = setting.find('=');
+      const std::string name = setting.substr(0, equals);
+      const std::string value = equals == std::string::npos ? "" : setting.substr(equals + 1);
+      if (name == "series") continue;  // of a plot
+      if (setting == "fp32" || setting == "fp16" || (name == "precision" && equals != std::string::npos)) {
+        options.precision = name == "precision" ? value : setting;
+        exact.base_says_precision = is_base;
+        continue;
+      }
+      std::string& first = is_base ? exact.of_base : exact.of_run;
+      if (first.empty() && !is_seed) first = setting;
+      if (const auto* found =
+              std::find_if(std::begin(own), std::end(own), [&](const auto& known) { return name == known.first; });
+          found != std::end(own) && equals != std::string::npos) {
+        if (value.empty()) throw InvalidInput(setting + ": expected a value, got nothing");
+        *found->second = value;
+      } else if (name == "mask_bits") {
+        const bool digit = value.size() == 1 && value[0] >= '2' && value[0] <= '8';
+        if (!digit) throw InvalidInput("mask_bits = " + value + ": allowed is 2..8");
+        options.files.mask_bits = value[0] - '0';
+      } else {
+        options.sc.push_back(setting);
+      }
     }
   }
-  if (options.precision != "sc") {  // the base is of runs in SC
+  if (ParsePrecision(options.precision) != Precision::kSc) {
+    exact.Require(options.precision);
     options.sc.clear();
     options.files = {};
   }
@@ -111,6 +135,7 @@ void SeedFaults(const SweepRun& run, std::optional<uint64_t> seed, ScModelConfig
 // A run with another seed, or without one.
 EngineOptions WithSeed(const SweepFile& file, SweepRun run, std::optional<uint64_t> seed) {
   if (run.seed) run.settings.pop_back();
+  run.seed = seed;
   if (seed) run.settings.push_back("source_seed=" + std::to_string(*seed));
   std::set<std::string> told;
   EngineOptions engine = EngineOf(ArithmeticOf(file, run), &told);
@@ -183,7 +208,12 @@ std::optional<size_t> FindReference(const SweepFile& file, const SweepPlan& plan
   if (file.reference_settings.empty()) return file.reference;
   SweepRun run;
   run.settings = file.reference_settings;
-  const EngineOptions engine = WithSeed(file, run, std::nullopt);
+  EngineOptions engine;
+  try {
+    engine = WithSeed(file, run, std::nullopt);
+  } catch (const InvalidInput& error) {
+    throw InvalidInput(fmt::format("reference ({}): {}", fmt::join(run.settings, ","), error.what()));
+  }
   const bool sc = engine.precision == Precision::kSc;
   const std::string config = sc ? Describe(engine.sc) : std::string(PrecisionName(engine.precision));
   const auto found = std::find(plan.configurations.begin(), plan.configurations.end(), config);

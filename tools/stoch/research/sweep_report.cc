@@ -5,10 +5,12 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "kernels/base/error.h"
 #include "models/sc_model_config.h"
@@ -37,7 +39,7 @@ const Json* Find(const Json& object, std::string_view path) {
 std::optional<double> Number(const std::string& text) {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end != '\0') return std::nullopt;
+  if (text.empty() || *end != '\0' || !std::isfinite(value)) return std::nullopt;
   return value;
 }
 
@@ -257,15 +259,84 @@ std::vector<ChartSeries> LengthsByLayer(const SweepPlan& plan, const std::vector
   return all;
 }
 
+// Metrics and sc_cost that the row of a run will have, with other numbers.
+Json ExampleRow(const SweepPlan& plan, const PlannedRun& run) {
+  RunNumbers numbers;
+  if (plan.Has("kl")) numbers.kl.emplace();
+  if (run.engine.precision == Precision::kSc) numbers.cost.emplace().array_shape = plan.cost.array;
+  Json row;
+  AddMetrics(plan, numbers, &row);
+  return row;
+}
+
+// Whether the row of a run may have a number of this name. What is within energy and sc_cost depends on the model.
+bool MayHave(const PlannedRun& run, const Json& example, const std::string& name) {
+  const bool in_sc = run.engine.precision == Precision::kSc;
+  const std::string first = name.substr(0, name.find('.'));
+  for (const char* part : {"metrics", "sc_cost"}) {
+    const Json& values = example.at(part);
+    const Json* found = Find(values, name);
+    const bool is_average = in_sc && part == std::string_view("sc_cost");  // null, as nothing is counted yet
+    if (found != nullptr && (found->is_number() || (found->is_null() && is_average))) return true;
+    const Json* object = first == name || first == "kl" ? nullptr : Find(values, first);
+    if (object != nullptr && object->is_object()) return true;
+  }
+  return std::any_of(run.parameters.begin(), run.parameters.end(),
+                     [&](const auto& entry) { return entry.first == name && Number(entry.second); });
+}
+
+// Names of the settings by which runs differ, those with numbers or all.
+std::string SettingNames(const SweepPlan& plan, bool numbers) {
+  std::set<std::string> names;
+  for (const PlannedRun& run : plan.runs) {
+    for (const auto& [name, value] : run.parameters) {
+      if (!numbers || Number(value)) names.insert(name);
+    }
+  }
+  return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
+}
+
+// Errors: InvalidInput where no row can have x, y or both.
+void CheckAxes(const SweepPlan& plan, const SweepPlot& plot) {
+  bool any_x = false, any_y = false, any_both = false;
+  for (const PlannedRun& run : plan.runs) {
+    const Json example = ExampleRow(plan, run);
+    const bool x = MayHave(run, example, plot.x), y = MayHave(run, example, plot.y);
+    any_x = any_x || x;
+    any_y = any_y || y;
+    any_both = any_both || (x && y);
+  }
+  if (any_both) return;
+  if (any_x && any_y) throw InvalidInput("--plot: no row will have both " + plot.x + " and " + plot.y);
+  throw InvalidInput(fmt::format(
+      "--plot: {}: no row will have it: allowed are numbers of the plan's metrics ({}), as ppl or kl.kld.mean, of "
+      "sc_cost, as mac_avg_stoc_len, and settings with numbers ({})",
+      any_x ? "y=" + plot.y : "x=" + plot.x, fmt::join(plan.metrics, ", "), SettingNames(plan, true)));
+}
+
 }  // namespace
 
 void CheckPlot(const SweepPlan& plan, const SweepPlot& plot) {
   if (plot.spread != SweepPlot::Spread::kNone && !plan.has_seeds) throw InvalidInput("--plot: the plan has no seeds");
-  for (const std::string& baseline : plot.baselines) {
-    if (!Number(baseline)) BaselineRun(plan, baseline);
+  for (const std::string& by : plot.by) {
+    const bool known = std::any_of(plan.runs.begin(), plan.runs.end(), [&](const PlannedRun& run) {
+      return std::any_of(run.parameters.begin(), run.parameters.end(),
+                         [&](const auto& entry) { return entry.first == by; });
+    });
+    if (known) continue;
+    throw InvalidInput("--plot: by=" + by + ": no run has this setting: allowed are those of grid and runs (" +
+                       SettingNames(plan, false) + ")");
   }
   if (plot.x == "layer" && (plot.y != "stoc_len" || !plan.Has("trace"))) {
     throw InvalidInput("--plot: x=layer goes with y=stoc_len and the metric trace");
+  }
+  if (plot.x != "layer") CheckAxes(plan, plot);
+  for (const std::string& baseline : plot.baselines) {
+    if (Number(baseline)) continue;
+    const PlannedRun& run = BaselineRun(plan, baseline);
+    if (plot.x != "layer" && !MayHave(run, ExampleRow(plan, run), plot.y)) {
+      throw InvalidInput("--plot: baseline=" + baseline + ": its row will have no " + plot.y);
+    }
   }
 }
 

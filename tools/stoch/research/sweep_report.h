@@ -28,7 +28,7 @@ struct SweepPlot {
 // Errors: InvalidInput naming what is missing or not known.
 SweepPlot ParseSweepPlot(const std::string& text);
 
-// Errors: InvalidInput: bars without seeds, a baseline that is no number and no run.
+// Errors: InvalidInput: bars without seeds, names that no row will have, a baseline that is no number and no run.
 void CheckPlot(const SweepPlan& plan, const SweepPlot& plot);
 
 // The figure, with the Pareto front; runs over seeds that are drawn one by one have none. Rows that lack a value are

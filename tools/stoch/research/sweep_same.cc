@@ -38,7 +38,8 @@ void FindEqualRuns(SweepPlan* plan) {
     named += fmt::format("{}{} (as {})", named.empty() ? "" : ", ", i, known->second);
   }
   if (named.empty()) return;
-  spdlog::warn("runs whose operators are those of an earlier run, which are not run but copied: {}", named);
+  spdlog::warn("runs, counted from 0, whose operators are those of an earlier run, which are not run but copied: {}",
+               named);
 }
 
 std::optional<SweepRow> RowOfEqualRun(const SweepPlan& plan, const PlannedRun& run,
