@@ -401,8 +401,9 @@ def sweep(
         "merge": None if merge is None else [check_name("merge", path) for path in merge],
         "plot": plot,
         "timing": timing,
-        "device": device,
-        "threads": threads,
+        # Not said to a merge, which runs nothing and refuses them.
+        "device": None if merge is not None and device == "auto" else device,
+        "threads": None if merge is not None and threads == 0 else threads,
     }
     if isinstance(plan, Mapping):
         with _plan_file(plan) as path:
