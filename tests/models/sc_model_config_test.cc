@@ -162,8 +162,7 @@ TEST(ScModelConfig, OwnCountsNeedALengthOfTheirOwn) {
   refused({"1.av.gate=counts,1.av.counts=x,0.av.stoc_len=64"}, "1.av");
   for (const char* settings :
        {"gate=counts,counts=x,stoc_len=128", "stoc_len=128,gate=counts,counts=x",
-        "preset=halved,stoc_len=9,gate=counts,"
-        "counts=x",
+        "preset=halved,stoc_len=9,gate=counts,counts=x",
         "down_proj.gate=counts,down_proj.counts=x,down_proj.stoc_len=128",
         "stoc_len=128,1.av.gate=counts,1.av.counts=x", "1.av.gate=counts,1.av.counts=x,1.av.stoc_len=128",
         "gate=counts,counts=x,arith=int8", "attention=exact,qk.gate=counts,qk.counts=x"}) {

@@ -23,7 +23,7 @@ class ProductCli : public testing::Test {
   }
   double Ppl(const std::vector<std::string>& more) const {
     std::vector<std::string> arguments = more;
-    arguments.push_back("--json");
+    arguments.emplace_back("--json");
     return ExpectJson(Perplexity(arguments))["results"][0]["ppl"].get<double>();
   }
 
