@@ -213,7 +213,7 @@ const ScParameter& ParameterOf(std::string_view name) {
   }
 }
 
-// What a setting is that takes no layers and no operator, as "attention is one mode"; "": it takes some.
+// Says of a setting that takes no layers and no operator why, as "attention is one mode"; "" for any other setting.
 std::string_view WholeModelSetting(std::string_view name) {
   if (name == "attention" || FindDilatedList(name) != nullptr) return "attention is one mode";
   if (FindTable(name) != nullptr) return "a table is one";

@@ -51,7 +51,7 @@ struct FittedLengths {
 // Errors:   InvalidInput where the shortest levels exceed the budget.
 FittedLengths FitLengths(std::span<const LengthBucket> buckets, std::span<const int> levels, double budget, int ref);
 
-// The same error before there are samples, as every product takes at least `shortest` cycles; and one for a budget that
+// Checks a budget before there are samples: every product takes at least `shortest` cycles. Also refuses a budget that
 // `longest` for every product does not use up.
 void CheckBudget(double budget, int shortest, int longest, int ref);
 

@@ -56,7 +56,7 @@ void CheckProducts(const VectorChoice& choice, int64_t dims) {
   CheckVectorProducts(choice.last_row - choice.first_row + 1, choice.last_output - choice.first_output + 1, dims);
 }
 
-// Of the operator that runs: streams, and a counter.
+// Requires that the operator multiplies streams and adds with a counter. Errors: InvalidInput that names it.
 void CheckStreams(const ScOperatorPtr& op, const std::string& name) {
   if (op == nullptr || op->config.arith != ScArith::kSc || !HasSource(op->config.gate)) {
     Refuse(name + " multiplies no streams: allowed is arith = sc and a gate of streams");

@@ -25,7 +25,7 @@ struct VectorChoice {
 // "0.q_proj". Errors: InvalidInput for what names no layer and linear, qk or av.
 void ParseVectorOperator(const std::string& text, VectorChoice* choice);
 
-// What options and config.json tell, before a model is loaded: CaptureVectors begins with it. `tokens`: of the text.
+// Checks the choice against config.json before a model is loaded; CaptureVectors calls it first. tokens: of the text.
 // Errors: InvalidInput, one sentence, for rows, outputs, heads and windows that are not there, keys that a row does not
 //         see, more than one row of av, no streams, adders of gates, mixed lengths, protected channels, other scopes than
 //         rows, attention other than per_token, sliding windows and experts.

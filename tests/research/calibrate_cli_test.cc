@@ -182,7 +182,7 @@ TEST_F(CalibrateCli, MasksLeaveToIntegersWhatLosesMost) {
         << line;
   }
   EXPECT_FALSE(std::getline(lines, line) || std::getline(cells, line));
-  // What has no effect is refused, before any work.
+  // Options without effect are refused before any work.
   const std::string trace = folder_ / "trace.json";
   for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{{"--mode", "propagated"},
                                                                                     {"--heads"},

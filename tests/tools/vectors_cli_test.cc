@@ -181,7 +181,7 @@ TEST_F(Vectors, WhatCannotBeIsRefused) {
   EXPECT_FALSE(std::filesystem::exists(Folder()));
 }
 
-// What options and config.json tell comes before a model is loaded, and so before its device is opened.
+// An error that options and config.json show comes before a model is loaded, and so before its device is opened.
 TEST_F(Vectors, WhatTheConfigTellsComesBeforeLoading) {
   const auto refused = [&](const std::string& folder, const std::vector<std::string>& more, const std::string& part) {
     std::vector<std::string> arguments = {"vectors", "--model", DemoModel(), "--device", "cuda:99", "--file",
