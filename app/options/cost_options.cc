@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "app/options/value_rules.h"
 #include "engine/digest_cache.h"
 #include "kernels/base/error.h"
 #include "kernels/base/usable_threads.h"
@@ -32,6 +33,7 @@ void AddCostOptions(CLI::App& command, CostFlags* flags) {
       ->capture_default_str()
       ->check(CLI::IsMember({"summary", "trace"}))
       ->needs(trace);
+  KeepInputs(command, "--trace");
 }
 
 CostOptions ParseCostOptions(const CostFlags& flags, bool any_sc) {

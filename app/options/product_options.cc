@@ -3,6 +3,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "app/options/value_rules.h"
+
 namespace stoch::cli {
 
 void AddProductOptions(CLI::App& command, ProductOptions* options) {
@@ -12,6 +14,8 @@ void AddProductOptions(CLI::App& command, ProductOptions* options) {
   command.add_option("--csv", options->csv, "Of --product: write mask,a,b,count,ideal of the one product to a file");
   command.add_option("--counts", options->counts,
                      "Of --product: write the counts of the one product (.npy), which gate=counts reads back");
+  KeepInputs(command, "--csv");
+  KeepInputs(command, "--counts");
 }
 
 }  // namespace stoch::cli

@@ -6,8 +6,10 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <iterator>
 #include <string_view>
+#include <system_error>
 
 namespace stoch::cli {
 namespace {
@@ -75,6 +77,11 @@ bool IsOf(const std::string& word, const std::string& name) {
   return word.size() == name.size() || name.size() == 2 || word[name.size()] == '=';
 }
 
+bool IsSameFile(const std::string& one, const std::string& other) {
+  std::error_code none;  // of a word that is no path, or of no file
+  return std::filesystem::is_regular_file(one, none) && std::filesystem::equivalent(one, other, none);
+}
+
 }  // namespace
 
 void AddValueRules(CLI::App& command) {
@@ -98,6 +105,19 @@ void ExcludeOthers(CLI::App& command, const std::string& option, const std::vect
       if (given == nullptr && other->count() > 0) given = other;
     }
     if (given != nullptr) throw CLI::ExcludesError(given->get_name(), alone->get_name());
+  });
+}
+
+void KeepInputs(CLI::App& command, const std::string& output) {
+  CLI::Option* const written = command.get_option(output);
+  written->each([&command, written](const std::string& path) {  // the words of all options are known by then
+    for (const CLI::Option* other : command.get_options()) {
+      if (other == written) continue;
+      for (const std::string& word : other->results()) {
+        if (!IsSameFile(path, word)) continue;
+        throw CLI::ValidationError(path + " would be overwritten, which " + other->get_name() + " reads");
+      }
+    }
   });
 }
 

@@ -26,6 +26,11 @@ void AddValueRules(CLI::App& command);
 // Errors: CLI11's ExcludesError while the command line is parsed.
 void ExcludeOthers(CLI::App& command, const std::string& option, const std::vector<std::string>& allowed);
 
+// The file of this option is written, so that it may be none that another option names: work would end with its input, or
+// with another of its results, overwritten.
+// Errors: CLI11's ValidationError while the command line is parsed.
+void KeepInputs(CLI::App& command, const std::string& output);
+
 // "--shard=" as "--shard" and "": CLI11 takes the next word for its value.
 std::vector<std::string> WithEmptyValues(const std::vector<std::string>& words);
 

@@ -385,6 +385,7 @@ CommandBody AddPerplexity(CLI::App& command) {
   config->allow_extra_args(false);
   config->excludes(command.get_option("--sc"))->excludes(command.get_option("--precision"));
   auto* kl_base = command.add_option("--kl-base", options->kl_base, "Write every prediction's logits to this file");
+  KeepInputs(command, "--kl-base");
   command
       .add_flag("--verify-digest", options->verify_digest,
                 "With --kl-base: read all weights for their digest, also where stoch inspect --digest has kept it")

@@ -121,5 +121,26 @@ TEST(Models, StandByThemselvesWhereverOneIsTaken) {
             std::string::npos);
 }
 
+// A name that is given twice by mistake, as of a text: a run would end with the text gone.
+TEST(Values, AnOutputIsNoFileThatAnotherOptionNames) {
+  const TempDir folder;
+  const std::string text = (folder / "text").string(), other = (folder / "link").string();
+  const std::string content = BirdsText(40);
+  WriteFile(text, content);
+  std::filesystem::create_symlink("text", other);
+  const std::string gone = " would be overwritten, which --";
+  const std::vector<std::string> ppl = {"perplexity", DemoModel(), "--file", text, "--ctx", "32", "--device", "cpu"};
+  const auto with = [](std::vector<std::string> words, const std::vector<std::string>& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return RunStoch(words);
+  };
+  ExpectRefused(with(ppl, {"--trace", text}), "error: --trace: " + text + gone + "file reads");
+  ExpectRefused(with(ppl, {"--precision", "fp32", "--kl-base", other}), "--kl-base: " + other + gone + "file reads");
+  ExpectRefused(RunStoch({"calibrate", "smoothquant", DemoModel(), "--file", text, "--ctx", "32", "-o", text}),
+                "error: -o: " + text + gone + "file reads");
+  ExpectRefused(RunStoch({"cost", text, "--csv", text}), "error: --csv: " + text + " would be overwritten, which ");
+  EXPECT_EQ(ReadFile(text), content);
+}
+
 }  // namespace
 }  // namespace stoch::test

@@ -17,6 +17,7 @@
 
 #include "app/common_options.h"
 #include "app/interrupt.h"
+#include "app/options/value_rules.h"
 #include "app/output.h"
 #include "app/report/sensitivity.h"
 #include "app/version.h"
@@ -435,6 +436,7 @@ CommandBody AddCalibrate(CLI::App& command) {
                   "The file to write: safetensors, or JSON of mp and rescale; of mask OUT-SHARE.json, with --pareto "
                   "OUT-LENGTH.json")
       ->required();
+  KeepInputs(command, "--output");
   ScaleCalibration& scales = options->scales;
   command.add_option("--alpha", scales.alpha, "smoothquant: 0 is all on weights, 1 all on activations")
       ->capture_default_str();

@@ -17,6 +17,7 @@
 
 #include "app/common_options.h"
 #include "app/options/cost_options.h"
+#include "app/options/value_rules.h"
 #include "app/output.h"
 #include "kernels/base/error.h"
 #include "loader/file.h"
@@ -151,6 +152,7 @@ CommandBody AddCost(CLI::App& command) {
   command.add_option("--hw", options->hardware,
                      "Clock, area and leakage, each with its source (stoch-hw-v1): seconds, watts");
   command.add_option("--csv", options->csv, "Write cycles and joules of every operator of --hw to this file");
+  KeepInputs(command, "--csv");
   command.add_option("--array", options->array, "R,C,K[,FILL]: cycles of an array, where the trace tells all rows");
   command.add_option("--tile-rows", options->tile_rows, "Only these averages of tiles")->delimiter(',');
   command.add_option("--accelergy", options->accelergy,

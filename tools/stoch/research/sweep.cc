@@ -255,6 +255,7 @@ CommandBody AddSweep(CLI::App& command) {
   auto options = std::make_shared<Options>();
   command.add_option("plan", options->file, "The plan (JSON)");
   command.add_option("-o,--output", options->out, "The rows (JSON lines)")->required();
+  KeepInputs(command, "--output");
   command.add_flag("--resume", options->resume, "Continue: rows without an error stay, a torn last line goes");
   command.add_option(
       "--shard", options->shard,
