@@ -43,8 +43,10 @@ std::vector<std::string> CheckLog(const std::vector<SourceFile>& files) {
       "[0-9]{4}-[0-9]{2}-[0-9]{2}\t(?:-|[0-9a-f]{7}(?:, [0-9a-f]{7})*)\t[^\t]+\t[^\t]+\t[^\t]*\t[^\t]*\t"
       "(?:kept|lost|no difference|not kept|left out|measured|planned|open)\t[^\t]+");
   std::vector<std::string> found;
+  size_t logs = 0;
   for (const SourceFile& file : files) {
     if (file.path.rfind("bench/log/", 0) != 0 || file.path.find(".tsv") == std::string::npos) continue;
+    ++logs;
     if (file.path == "bench/log/commits.tsv") continue;
     std::istringstream stream(file.text);
     size_t number = 0;
@@ -54,6 +56,7 @@ std::vector<std::string> CheckLog(const std::vector<SourceFile>& files) {
       if (number > 1 && !std::regex_match(line, row)) found.push_back(where + "expected date to result");
     }
   }
+  if (logs == 0) found.push_back("bench/log:0: has no experiments");
   return found;
 }
 
