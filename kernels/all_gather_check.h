@@ -15,7 +15,7 @@ struct GatherPlan {
   std::vector<int64_t> begin;  // [from + 1]: columns [begin[i], begin[i + 1]) come from from[i]
   int64_t cols() const { return begin.back(); }
   int64_t cols_of(size_t i) const { return begin[i + 1] - begin[i]; }
-  int64_t widest() const;  // of all from
+  int64_t widest() const;  // largest cols_of
 };
 
 // Shapes, types, devices and overlaps of the call's operands. That their devices belong to the backend is its own to

@@ -158,7 +158,7 @@ class Backend {
   virtual std::unique_ptr<ExpertWeights> MakeExperts(std::vector<std::unique_ptr<LinearWeight>> experts);
 
   virtual std::unique_ptr<KvCache> MakeKvCache(Device device, const KvCacheSpec& spec) = 0;
-  virtual int64_t KvCacheBytes(const KvCacheSpec& spec) const = 0;  // what MakeKvCache would allocate
+  virtual int64_t KvCacheBytes(const KvCacheSpec& spec) const = 0;  // bytes that MakeKvCache would allocate
   virtual std::unique_ptr<Pass> MakePass(Device device, const PassLimits& limits) = 0;
   // Makes `layout` the content of `pass`. Requires: within its limits, ids checked by the caller.
   virtual void UploadPass(Pass& pass, const PassLayout& layout) = 0;

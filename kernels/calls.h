@@ -188,7 +188,7 @@ struct ExpertLinearCall {
   TensorView chosen;
   std::vector<const ExpertWeights*> weights;
   std::vector<TensorView> outs;
-  std::span<const uint64_t> fault_rows = {};  // of rows of `chosen`, as of a LinearCall
+  std::span<const uint64_t> fault_rows = {};  // numbers of the rows of `chosen`, as in LinearCall
   const CombineExpertsCall* combine = nullptr;
 };
 

@@ -65,7 +65,7 @@ struct AdmittedPositions {
 // The positions from `first` on that a query of `head` at `position` admits. Takes time in proportion to them.
 // Requires: at most kMaxDilatedPairs pairs.
 inline AdmittedPositions Admitted(std::span<const DilatedPair> pairs, int64_t head, int64_t position, int64_t first) {
-  std::vector<int64_t> next;  // of each pair
+  std::vector<int64_t> next;  // per pair: next position that it admits
   for (const DilatedPair& pair : pairs) {
     const int64_t begin = std::max(first, position / pair.segment * pair.segment);
     const int64_t offset = (head % pair.dilation - begin % pair.dilation + pair.dilation) % pair.dilation;

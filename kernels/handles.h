@@ -35,7 +35,7 @@ struct WeightCodes {
   int64_t block = 8;
   DType rounded = DType::kF32;
 
-  int64_t blocks() const { return (cols + block - 1) / block; }  // of a row
+  int64_t blocks() const { return (cols + block - 1) / block; }  // blocks of a row
 };
 
 // The numbers of a tensor whose file holds them in another form: in blocks of few bits, or rows in another order.
@@ -55,7 +55,7 @@ class WeightDecoder {
 
 // Where the numbers of one [rows, cols] tensor (or a [cols] vector, rows = 1) come from.
 struct WeightSource {
-  std::string name;  // of the tensor, for errors
+  std::string name;  // name of the tensor, for errors
   int64_t rows = 0;
   int64_t cols = 0;
   // Row-major host memory, often a mapped file: may be unaligned, must outlive the handle made from it.

@@ -10,8 +10,8 @@ namespace stoch {
 // NaN of the bits kComparisonNan.
 struct LogitComparison {
   double kld = 0;           // sum over the vocabulary of p_base * ln(p_base / p)
-  double logprob = 0;       // of the target
-  double base_logprob = 0;  // the same of the base
+  double logprob = 0;       // log-probability of the target
+  double base_logprob = 0;  // log-probability of the target in the base's distribution
   int32_t top = -1;         // the likeliest token, ties to the lower id
   int32_t base_top = -1;
 };

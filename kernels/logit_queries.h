@@ -37,7 +37,7 @@ struct TokenPick {
   float repeat_penalty = 1;
   float presence_penalty = 0;
   float frequency_penalty = 0;
-  uint64_t random = 0;                 // of this draw
+  uint64_t random = 0;                 // random number of this draw
   std::span<const LogitBias> biases;   // distinct ids
   std::span<const TokenCount> counts;  // distinct ids; read where a penalty is set
   // Tokens that may be picked: bit id % 32 of word id / 32, TokenMaskWords(vocab_size) words. The others rank last and weigh
@@ -66,7 +66,7 @@ struct LogitQueries {
 // Bits: m = largest logit, s = sum of Exp(logit - m) in kRowLanes order; then double: (logit - m) - Log(s).
 struct LogProbAnswer {
   double logprob = 0;
-  int32_t id = 0;   // of the token
+  int32_t id = 0;   // id of the token
   int32_t top = 0;  // how many of the following are set, ranked
   int32_t top_ids[kMaxTopLogProbs] = {};
   double top_logprobs[kMaxTopLogProbs] = {};
@@ -84,7 +84,7 @@ class LogitQueryBuffer {
  public:
   virtual ~LogitQueryBuffer() = default;
   virtual Device device() const = 0;
-  virtual int64_t bytes() const = 0;  // of device memory
+  virtual int64_t bytes() const = 0;  // bytes of device memory
   // The answers, as many as there are queries. Requires: the caller has waited for the ops that give them.
   // A picked id is -1 where the adjusted logits are not all finite.
   virtual std::span<const int32_t> picked() const = 0;

@@ -16,7 +16,7 @@ struct ScLengthRecord {
   std::string_view op;  // "q_proj", "qk", ...
   int64_t unit = -1;    // query head; -1: none
   int64_t rows = 0;
-  int64_t in_features = 0;  // of qk head_dim, of av the positions that the last row sees
+  int64_t in_features = 0;  // qk: head_dim; av: positions that the last row sees
   int64_t out_features = 0;
   int64_t chunk = 0;                  // dimensions of a chunk
   int64_t lengths_per_row = 1;        // 1, or the number of chunks

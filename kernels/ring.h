@@ -42,7 +42,7 @@ struct RingAttentionCall {
 // One hop of the ring: what was stripe `origin`'s goes from one device to the next.
 struct RingHop {
   OpSite site;
-  int64_t sequence = 0;  // of the pass
+  int64_t sequence = 0;  // index in the pass
   int64_t kv_head = 0;
   int origin = 0;
   int hop = 0;  // 1 .. hops

@@ -35,7 +35,7 @@ struct TensorView {
     for (int i = 0; i < rank; ++i) n *= dim(i);
     return n;
   }
-  int64_t bytes() const { return numel() * static_cast<int64_t>(DTypeSize(dtype)); }  // of a dense view
+  int64_t bytes() const { return numel() * static_cast<int64_t>(DTypeSize(dtype)); }  // requires a dense view
   // Rows are dense (last stride 1); every op accepts this at least.
   bool rows_dense() const { return rank > 0 && (dim(rank - 1) <= 1 || step(rank - 1) == 1); }
   // Elements lie in row-major order without gaps: one copy of numel() elements is all of it.

@@ -69,9 +69,9 @@ struct AttentionWork {
 struct AttentionTile {
   const PassLayout::Sequence* sequence = nullptr;
   int64_t kv_head = 0;
-  int64_t first_row = 0;  // of the pass
+  int64_t first_row = 0;  // row of the pass
   int64_t num_rows = 0;
-  int64_t first_position = 0;                                   // of first_row
+  int64_t first_position = 0;                                   // position of first_row
   int64_t window() const { return first_position + num_rows; }  // positions its last row sees
 };
 

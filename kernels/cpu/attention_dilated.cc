@@ -25,10 +25,10 @@ constexpr int64_t kGatherCost = 16;
 struct DilatedTile {
   const PassLayout::Sequence* sequence = nullptr;
   int64_t kv_head = 0;
-  std::vector<int64_t> heads;  // of the call; they read kv_head
-  int64_t first_row = 0;       // of the pass
+  std::vector<int64_t> heads;  // numbers of query heads of the call, all of which read kv_head
+  int64_t first_row = 0;       // row of the pass
   int64_t num_rows = 0;
-  int64_t first_position = 0;  // of first_row
+  int64_t first_position = 0;  // position of first_row
 };
 
 // The heads of each KV head, divided by what they admit.

@@ -14,7 +14,7 @@ struct FormatKeys {
   const uint8_t* codes = nullptr;
   const float* scales = nullptr;
   int64_t key_scales = 1;
-  int64_t count = 0;  // of the 64 that are there
+  int64_t count = 0;  // valid keys of the block's 64
 };
 // out[count] = q k^T of row n. Requires: q in HeadChunks.
 void MultiplyKeys(const Simd& simd, const ScLookup& qk, const ScRows& q, int64_t n, const FormatKeys& keys, float* out);

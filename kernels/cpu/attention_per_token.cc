@@ -31,7 +31,7 @@ struct TileState {
 struct Scratch {
   struct Run {
     const ScLookup* lookup;
-    int64_t begin, end;  // of `order`
+    int64_t begin, end;  // range of `order`
     std::span<const ScLeft> of(const std::vector<ScLeft>& rows) const {
       return {rows.data() + begin, static_cast<size_t>(end - begin)};
     }

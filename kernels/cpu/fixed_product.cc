@@ -172,7 +172,7 @@ void FixedProduct(ThreadPool& pool, const Simd& simd, const float* x, int64_t x_
   if (num_x == 1 && targets.size() == 1 && targets.front().screen != nullptr) {
     return LargestProduct(pool, loops, inputs, cols, targets.front());
   }
-  const int64_t stride = padded + kLine;  // of a panel
+  const int64_t stride = padded + kLine;  // 16-bit integers from one row of a panel to the next
   const int64_t panel = std::max<int64_t>(1, kPanelBytes / (2 * stride) / kPanelRows) * kPanelRows;
   struct Item {
     const FixedTarget* target;

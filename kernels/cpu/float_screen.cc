@@ -29,7 +29,7 @@ struct ScreenedInput {
   std::vector<int16_t> low, high;  // digits of a, zeros up to PaddedColumns(cols)
   double unit = 0;
   double norm = 0;   // at least the Euclidean norm of x
-  double error = 0;  // of a row whose unit is 1, at most: of d, and of what Simd::dot_rows rounds
+  double error = 0;  // bound, for a row whose unit is 1, of the error of d and of the rounding of Simd::dot_rows
 
   // |the product of Simd::dot_rows - unit * units[row] * sum of a h|, at most, by Cauchy and Schwarz.
   double Radius(const FloatScreen& screen, int64_t row) const {

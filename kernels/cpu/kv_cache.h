@@ -15,7 +15,7 @@ namespace stoch::cpu {
 
 // One of the two products of attention in one layer.
 struct AttentionProduct {
-  ScLookupPtr lookup;                // what operands are quantized for
+  ScLookupPtr lookup;                // look-up of the operator that operands are quantized for
   std::vector<ScLookupPtr> by_slot;  // at each stream length; null: length 0
   ScExtrasPtr extras;                // null: one length, by_slot is `lookup`
   ScHardwarePtr hardware;            // null: ideal
@@ -51,7 +51,7 @@ class CpuKvCache final : public KvCache {
   const AttentionProduct& qk(int layer) const { return qk_[qk_.size() > 1 ? static_cast<size_t>(layer) : 0]; }
   const AttentionProduct& av(int layer) const { return av_[av_.size() > 1 ? static_cast<size_t>(layer) : 0]; }
 
-  int64_t position_blocks() const { return BlocksOf(spec_.page_tokens); }  // of a page
+  int64_t position_blocks() const { return BlocksOf(spec_.page_tokens); }  // blocks of positions a page
   int64_t channel_blocks() const { return BlocksOf(spec_.head_dim); }
 
   // kPerToken. `slab` is Slab(layer, page, kv_head).
@@ -72,13 +72,13 @@ class CpuKvCache final : public KvCache {
 
   Device device_;
   KvCacheSpec spec_;
-  std::vector<AttentionProduct> qk_, av_;  // of all layers, or of each
+  std::vector<AttentionProduct> qk_, av_;  // one for all layers, or one a layer
   void Place(uint8_t* memory);
 
   int64_t slab_pages_ = 0;
   int64_t k_slab_ = 0;
   int64_t v_slab_ = 0;
-  Array<uint8_t> memory_;  // of all below, unless it is the caller's
+  Array<uint8_t> memory_;  // owns the arrays below; empty if the caller owns them
   uint8_t* k_codes_ = nullptr;
   uint8_t* v_codes_ = nullptr;
   float* k_scales_ = nullptr;

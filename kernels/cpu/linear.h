@@ -27,7 +27,7 @@ struct RowPrologue {
 // The rows of one expert as a LinearCall of one weight.
 struct ExpertRows {
   std::span<const int64_t> tokens;    // the rows of the call that chose it, ascending
-  std::span<const int> lengths = {};  // of each row, or (row, chunk), where the call says them
+  std::span<const int> lengths = {};  // stream length of each row, or (row, chunk), if the call gives them
 };
 void Linear(Context& context, const LinearCall& call, const ExpertRows& expert);
 

@@ -68,12 +68,12 @@ class CpuLogitQueries final : public LogitQueryBuffer {
 // One pick while it is made.
 struct Draw {
   const TokenPick* pick = nullptr;
-  const float* logits = nullptr;       // of the row, or `adjusted`
+  const float* logits = nullptr;       // the row's logits, or `adjusted`
   std::vector<float> adjusted;         // with biases, penalties and mask
   uint64_t first = 0;                  // rank of the likeliest token
   bool finite = false;                 // all logits are
   uint64_t cut = 0;                    // rank of the last token that top_k and top_p leave
-  std::vector<uint64_t> part_weights;  // of what is left, kPart logits each
+  std::vector<uint64_t> part_weights;  // weight of each kPart logits, of the tokens that are left
 
   float max() const { return RankLogit(first); }
   uint64_t Weight(int64_t id) const { return SampleWeight(logits[id], max(), pick->temperature); }

@@ -12,7 +12,7 @@ namespace stoch::cpu {
 struct MachineInfo {
   std::string cpu;  // model name
   int64_t total_bytes = 0;
-  int64_t free_bytes = 0;  // what an allocation may take, caches the kernel would drop included
+  int64_t free_bytes = 0;  // bytes that an allocation may take, droppable page caches included
 };
 MachineInfo ReadMachineInfo();
 

@@ -17,8 +17,8 @@ struct MixedPart {
   std::vector<ScLookupPtr> lookups;  // by slot; null: length 0
   ScBlocks blocks;
   ScHardwarePtr hardware;    // null: ideal
-  int64_t first_chunk = 0;   // what its chunk 0 counts as
-  int64_t first_output = 0;  // of the whole model's matrix, of the first row
+  int64_t first_chunk = 0;   // number of the part's chunk 0 when faults are drawn
+  int64_t first_output = 0;  // output feature of the first row in the whole model's matrix
 
   bool empty() const { return channels.empty(); }
 };
@@ -41,7 +41,7 @@ struct MixedInput {
   int64_t rows = 0;
   int64_t cols = 0;
   std::span<const uint64_t> fault_rows = {};  // as of a LinearCall
-  std::span<const int64_t> tokens = {};       // of an expert: the rows of the call that its rows are of, ascending
+  std::span<const int64_t> tokens = {};       // experts: row of the call of each of its rows, ascending
   const float* row(int64_t i) const { return x + i * stride; }
 };
 

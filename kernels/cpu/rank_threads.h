@@ -30,7 +30,7 @@ class RankThreads {
   std::condition_variable changed_;
   std::vector<std::thread> threads_;
   std::function<void(int)> body_;
-  std::vector<bool> due_;  // of each thread: has a body to run
+  std::vector<bool> due_;  // per thread: has a body to run
   int running_ = 0;
   bool stop_ = false;
 };

@@ -172,7 +172,7 @@ void AttendByRing(Context& context, const RingState& state) {
   work.unpack = [&](int rank, int64_t round, int origin, const uint8_t* slab) {
     UnpackStripe(slab, rounds[static_cast<size_t>(round)].source, state.stripe(origin), window_of(rank, round));
   };
-  std::vector<int32_t> pages(static_cast<size_t>(most_pages));  // of every window
+  std::vector<int32_t> pages(static_cast<size_t>(most_pages));  // pages 0, 1, ..., shared by all windows
   std::iota(pages.begin(), pages.end(), 0);
 
   RingExchange exchange(context.ranks, work, std::move(devices), std::move(slabs), context.ring_probe);

@@ -18,7 +18,7 @@ namespace {
 struct Query {
   size_t sequence = 0;
   int owner = 0;    // rank
-  int64_t row = 0;  // of the owner
+  int64_t row = 0;  // row in the owner's pass
   int64_t position = 0;
   int64_t kv_head = 0;
 };
@@ -103,7 +103,7 @@ class QueryPass {
   // Where a local position of a sequence is in a rank's cache.
   struct Place {
     int64_t slab = 0;
-    int64_t at = 0;    // of the slab's positions
+    int64_t at = 0;    // position in the slab
     int64_t left = 0;  // positions from there on in a row
   };
   Place PlaceOf(const Query& query, int rank, int64_t local) const {

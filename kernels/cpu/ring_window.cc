@@ -13,7 +13,7 @@ int64_t PerPage(const KvCacheSpec& spec, int64_t stripes) { return spec.page_tok
 // Codes of k: a row per channel. Codes of v: a row per block of channels, 64 bytes a position. Scales and exact numbers:
 // one row.
 struct Plane {
-  uint8_t* data;  // of the slab
+  uint8_t* data;  // first row in the slab
   int64_t rows;
   int64_t bytes;
 };

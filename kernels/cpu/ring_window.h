@@ -13,7 +13,7 @@ namespace stoch::cpu {
 // Pages [begin, end) of one sequence, and where they come from.
 struct RingSource {
   const PassLayout::Sequence* sequence = nullptr;
-  int layer = 0;  // of the cache
+  int layer = 0;  // layer of the cache
   int64_t kv_head = 0;
   int64_t begin = 0;
   int64_t end = 0;

@@ -17,7 +17,7 @@ constexpr int64_t kRowPanel = 64;
 constexpr int64_t kRowTile = 64;
 // Blocks of b that share each table row that is read.
 constexpr int64_t kBlockTile = 4;
-constexpr int64_t kLineFloats = 16;  // of a cache line
+constexpr int64_t kLineFloats = 16;  // floats in a cache line
 
 struct Scratch {
   alignas(64) int32_t acc[kRowTile * kBlockTile * kBlockRows];
@@ -37,7 +37,7 @@ void AddUnipolar(const ScRows& a, int64_t row, const ScBlocks& b, int64_t block,
 // Rows of an item that run at one slot in one chunk.
 struct Run {
   const ScLookup* lookup = nullptr;
-  int64_t begin = 0, end = 0;  // of Order::rows
+  int64_t begin = 0, end = 0;  // range of Order::rows
 };
 struct Order {
   int64_t rows[kRowPanel];

@@ -13,9 +13,9 @@ namespace stoch::cpu {
 // Hardware that is not ideal, and where in a model it is.
 struct ScHardwareUse {
   const ScHardware* hardware = nullptr;
-  ScSite site;                                // of accumulators
-  int64_t first_chunk = 0;                    // what chunk 0 counts as
-  std::span<const uint64_t> fault_rows = {};  // of rows of a; empty: site.first_row + row
+  ScSite site;                                // site by which faults of accumulators are drawn
+  int64_t first_chunk = 0;                    // number of the product's chunk 0 when faults are drawn
+  std::span<const uint64_t> fault_rows = {};  // numbers of the rows of a; empty: site.first_row + row
 
   uint64_t FaultRowOf(int64_t row) const {
     return fault_rows.empty() ? site.first_row + static_cast<uint64_t>(row) : fault_rows[static_cast<size_t>(row)];

@@ -22,7 +22,7 @@ struct ScScopes {
   int64_t of(int64_t row) const { return row / batch_rows * per_batch() + row % batch_rows / group; }
 };
 
-enum class ScOperand : uint8_t { kA, kB };  // of a @ b^T
+enum class ScOperand : uint8_t { kA, kB };  // a side of a @ b^T
 
 // The scopes of one side under the operator's granularity.
 ScScopes ScopesOf(const ScOperator& op, ScOperand side, int64_t batch, int64_t batch_rows);

@@ -46,7 +46,7 @@ class ThreadPool {
   const Body* body_ = nullptr;
   int64_t count_ = 0;
   std::atomic<int64_t> next_{0};
-  std::atomic<uint32_t> generation_{0};  // of the current loop; a change is a new loop, or the end
+  std::atomic<uint32_t> generation_{0};  // number of the current loop; a change is a new loop, or the end
   // The generation of the loop in the upper half, kOpen while workers may enter it, and how many are inside.
   std::atomic<uint64_t> state_{0};
   std::atomic<bool> stop_{false};

@@ -13,7 +13,7 @@ struct CountTable {
   std::vector<int32_t> entries;  // [masks][levels][levels], index [mask][a][b], a the activation; |entry| <= 32767
   int masks = 1;                 // a power of two in 1..256
   int levels = 0;
-  std::string sha256;  // of the entries as little-endian int32
+  std::string sha256;  // digest of the entries as little-endian int32
 
   int32_t at(int mask, int a, int b) const {
     const auto row = static_cast<size_t>(mask) * static_cast<size_t>(levels) + static_cast<size_t>(a);

@@ -17,7 +17,7 @@ enum class ScTableOrder : uint8_t { kFile, kByte, kNumeric };
 struct MultiplierTable {
   std::vector<int32_t> entries;  // [256][256], row = a; operands in numeric order, -128..127 if signed, else 0..255
   bool is_signed = true;
-  std::string sha256;  // of the entries as little-endian int32
+  std::string sha256;  // digest of the entries as little-endian int32
 
   int32_t at(int a, int b) const {  // operands as numbers
     const int shift = is_signed ? 128 : 0;

@@ -89,7 +89,7 @@ struct ScConfig {
   ScGate gate = ScGate::kEnabled;
   ScSourceChoice source;                  // follows the gate
   uint64_t source_seed = 1;               // LFSR start states, random sources and random scrambling
-  std::optional<uint64_t> source_seed_b;  // of side b; none: follows source_seed
+  std::optional<uint64_t> source_seed_b;  // seed of side b; none: follows source_seed
   ScRestart lfsr_restart = ScRestart::kProduct;
   std::vector<int> lfsr_taps;      // stages that feed back, the highest is sc_prec; none: those of XAPP052
   std::vector<int> lfsr_taps_b;    // none: the reciprocal of lfsr_taps

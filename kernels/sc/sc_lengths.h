@@ -62,11 +62,11 @@ std::vector<int> ScChunkLevels(const ScLengthRule& rule, std::span<const float> 
 struct ScExtras {
   std::string op;  // "q_proj", for records and messages
   std::shared_ptr<const ScLengthRule> lengths;
-  std::vector<ScOperatorPtr> by_length;     // of lengths->Lengths(), in that order, all with as many masks; null = 0
+  std::vector<ScOperatorPtr> by_length;     // one for each of lengths->Lengths(), all with as many masks; null = 0
   std::vector<int32_t> protected_channels;  // ascending: a product of their own, at protected_op
   ScOperatorPtr protected_op;
   std::vector<float> smooth;  // [in_features]: x / s and w * s before quantization
-  ScSite site;                // what its faults are drawn by
+  ScSite site;                // site by which its faults are drawn
 
   // The index in by_length of a length that can occur.
   int Slot(int length) const;

@@ -16,8 +16,8 @@ struct ScSite {
   int64_t layer = 0;         // the number of layers for the LM head
   int op = 0;                // q, k, v, o, gate, up, down_proj 0..6, lm_head 7, qk 8, av 9
   int64_t unit = 0;          // expert, query head, or KV head of the weights of qk and av
-  int64_t first_output = 0;  // of a matrix that is a part of one: the output feature of its first row
-  uint64_t first_row = 0;    // of a product outside a model: what its first row counts as
+  int64_t first_output = 0;  // output feature of the first row, in a part of a matrix
+  uint64_t first_row = 0;    // number of the first row, in a product outside a model
 
   uint64_t number() const {
     return (static_cast<uint64_t>(layer) * 16 + static_cast<uint64_t>(op)) * 65536 + static_cast<uint64_t>(unit);

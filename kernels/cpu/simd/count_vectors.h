@@ -32,7 +32,7 @@ struct CountVectors {
   // Signed counts are stored as 128 + count, so that a 16-bit lane holds those of an even row, below, and of the odd row
   // after it. `all` sums whole lanes modulo 2^16, `odd` the upper bytes: even rows are all - 256 * odd.
   static constexpr int kBias = 128;
-  struct Sums {  // of one right row
+  struct Sums {  // sums for one right row
     Words all[kRegisters];
     Words odd[kRegisters];
   };

@@ -14,7 +14,7 @@ struct Avx512Bw {
   struct Signs {  // +1 or -1, bytes of both dimensions in turns: those of the sums of `low` and of `high`
     Bytes first, second;
   };
-  struct Sums {  // of 16 bits, in the order of the unpack instructions
+  struct Sums {  // 16-bit sums, in the order of the unpack instructions
     Bytes low, high;
   };
 

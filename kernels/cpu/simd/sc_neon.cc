@@ -18,7 +18,7 @@ struct Neon {
   struct Signs {  // 0xff where the count of that dimension is taken off, else 0
     Bytes first, second;
   };
-  struct Sums {  // of 16 bits: of all counts, and of those that are taken off; rows 0..7 and 8..15
+  struct Sums {  // 16-bit sums: all counts, and those that are taken off; rows 0..7 and 8..15
     uint16x8_t low, high, negative_low, negative_high;
   };
 

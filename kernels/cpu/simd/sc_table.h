@@ -37,7 +37,7 @@ struct ScTable {  // plain pointers, for the kernels
   const int32_t* wide_row = nullptr;    // [masks * levels]: index of its row in wide_bytes or -1; null if none is wide
   const uint8_t* wide_bytes = nullptr;  // [wide rows][128]
   const uint8_t* averages = nullptr;    // [masks][levels][32], null unless every row of the operator has the form
-  const uint8_t* stairs = nullptr;      // the same; null where there are averages, which take less time
+  const uint8_t* stairs = nullptr;      // like averages; null if averages, which take less time, are set
 
   // The fastest form that the table has, for instruction sets whose look-ups are of 16 entries.
   ScForm form() const {

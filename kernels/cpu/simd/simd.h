@@ -96,7 +96,7 @@ struct FixedLoops {
 // first_dim + i.
 struct GateCall {
   static constexpr int kMostCycles = 256;
-  static constexpr int kMostWords = 8;       // of a variant's planes
+  static constexpr int kMostWords = 8;       // words of a variant's planes
   static constexpr int kCounterPlanes = 32;  // bits of a count
   static constexpr int64_t kMostLeft = 64;
 

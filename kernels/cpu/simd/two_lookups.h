@@ -216,7 +216,7 @@ struct TwoLookups {
       for (; b + kTogether <= num_blocks; b += kTogether) {
         AllDims<kTogether>(rows, left[0], dims, blocks + b * block_stride, block_stride, acc + b * kBlockRows);
       }
-      for (; b < num_blocks; ++b) {  // what remains
+      for (; b < num_blocks; ++b) {  // remaining blocks
         AllDims<1>(rows, left[0], dims, blocks + b * block_stride, block_stride, acc + b * kBlockRows);
       }
       return;

@@ -28,9 +28,11 @@ struct Query {
 struct Probabilities {
   // The sum of the exponentials.
   float sum = 0.0f;
-  // If solo (one block for the context), the weight of the thread's own token; else the largest score.
+  // If solo (one block for the context), the weight (RowBlock::weight_of) of the thread's own token; else the largest
+  // score.
   float own = 0.0f;
-  // The largest weight (number to quantize).
+  // The largest weight of the row, from which the scale of its codes is made. The softmax leaves it 0 in kHeadOutput,
+  // where FinishRow sets the head's maximum over all rows.
   float largest = 0.0f;
   // Mixed variants: the metric (kernels/sc/sc_lengths.h) by which a rule picks the stream length of the row of
   // probabilities.

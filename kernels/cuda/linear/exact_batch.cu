@@ -79,8 +79,8 @@ __device__ __forceinline__ void MultiplyStep(const float* tokens, const float (&
 }
 
 // Folds kCount sums over groups of 2 * kStep lanes by halves, as reduce.h does, and scatters the totals: called with
-// kStep = kDotLanes / 2, lane l ends with totals n * l .. n * l + n - 1 at the front of acc, n = kCount / kDotLanes.
-// Lanes of an upper half add the two operands in the other order, which gives equal bits.
+// kStep = kDotLanes / 2, lane l ends with totals n * l .. n * l + n - 1 in the first n = kCount / kDotLanes elements of
+// acc. Lanes of an upper half add the two operands in the other order, which gives equal bits.
 template <int kCount, int kStep, int kSize>
 __device__ __forceinline__ void FoldShared(float (&acc)[kSize], int lane) {
   const bool upper = (lane & kStep) != 0;

@@ -37,7 +37,7 @@ class SiteTable {
   // Number of each site, and the site of each number (a key of ids_).
   std::map<Key, int> ids_;
   std::map<int, const Key*> sites_;
-  // Pinned int behind begun().
+  // Pinned memory of the int that begun() returns.
   Buffer begun_;
 };
 

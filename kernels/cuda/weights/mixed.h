@@ -21,7 +21,7 @@ class Uploader;
 // A subset of a weight's input channels, quantized and multiplied as a product of its own.
 struct MixedPart {
   ScWeightView view;    // codes and scales of the part's channels; rows is 0 if the part does not exist
-  Buffer memory;        // the device memory behind `view`
+  Buffer memory;        // the device memory that `view` points into
   Buffer channel_list;  // I32 [channels], the part's channels, ascending; empty if it has all channels
   std::vector<ScOperatorPtr> operators;  // [slots], by index of a stream length; null: length 0, which adds nothing
   // Device tables of `operators`, and the rule that picks a slot for each row.

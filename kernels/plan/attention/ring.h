@@ -46,7 +46,7 @@ struct RingLayout {
   // Requires: a spec with stripes that MakeKvCache takes.
   RingLayout(const KvCacheSpec& spec, int num_heads, const PassLimits& limits);
 
-  int64_t keys = 0, values = 0, key_scales = 0, value_scales = 0;  // of window 0
+  int64_t keys = 0, values = 0, key_scales = 0, value_scales = 0;  // offsets of window 0's arrays
   int64_t window_bytes = 0;
   int64_t slabs = 0, slab_bytes = 0;
   // Arrays of the rows that the device runs (DealtPass).

@@ -22,7 +22,7 @@ namespace stoch {
 struct LinearShape {
   int64_t tokens = 0;
   int64_t in_features = 0;
-  std::span<const int64_t> out_features;  // of 1..kMaxScTasks matrices
+  std::span<const int64_t> out_features;  // output features of each of 1..kMaxScTasks matrices
 };
 inline constexpr int kMaxScTasks = 4;
 

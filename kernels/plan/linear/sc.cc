@@ -250,8 +250,8 @@ bool MakesStreams(const GpuTraits& gpu, const ScTraits& sc, const ScDims& dims, 
 struct TileShared {
   int stages;
   int stage_dims;
-  int64_t operand_bytes;  // of a stage
-  int64_t table_bytes;    // of the block
+  int64_t operand_bytes;  // bytes of a stage's operands
+  int64_t table_bytes;    // bytes of the block's table
 };
 TileShared TileSharedOf(TileForm form, const ScTraits& sc, const StreamShape& streams) {
   const int64_t tokens = streams.tile_tokens;

@@ -81,8 +81,8 @@ using LowFit = Fit<4>;
 
 // The patterns of a closed form, fitted.
 struct Fits {
-  std::vector<HighFit> high;   // of P(k; h), without q h
-  std::vector<LowFit> low[2];  // of G(q; l), and of G(q + 1; l), which negative activations take
+  std::vector<HighFit> high;   // fits of P(k; h), without q h
+  std::vector<LowFit> low[2];  // fits of G(q; l), and of G(q + 1; l), which negative activations take
 };
 
 size_t At(int row, int columns, int column) {

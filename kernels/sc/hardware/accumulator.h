@@ -34,7 +34,7 @@ struct ScAccumulatorView {
 
   bool signs_apart = false;  // signs are applied to magnitudes, outside of the gate
   bool is_xnor = false;
-  int acc_bits = 0;             // of the register; 0: as many as it takes
+  int acc_bits = 0;             // width of the register; 0: as many bits as it takes
   int acc_group = 0;            // dimensions after which it is clamped; 0: the chunk
   int fault_acc_bit = -1;       // the one bit that flips; -1: any
   bool flips_register = false;  // bits of the register flip, by register_flips

@@ -13,7 +13,7 @@
 namespace stoch {
 namespace {
 
-constexpr uint64_t kMuxStream = 5;  // of source_seed
+constexpr uint64_t kMuxStream = 5;  // stream of source_seed that the mux draws from
 
 // The lowest bits of `from` in the places of the ones of `mask`, in order; *from loses those that were taken.
 uint64_t Deposit(uint64_t mask, uint64_t* from) {

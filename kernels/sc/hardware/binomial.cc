@@ -13,7 +13,7 @@
 namespace stoch {
 namespace {
 
-constexpr double kLeastWeight = 0x1p-100;  // of the mode's
+constexpr double kLeastWeight = 0x1p-100;  // least weight that is kept, relative to the mode's
 
 // Probabilities of low, low + 1, ... flips, relative to the mode's. The order of operations belongs to the definition:
 // double rounds the same everywhere, without contraction.

@@ -39,7 +39,7 @@ struct ScWordFaultView {
   ScWordForm form = ScWordForm::kSignMagnitude;
   ScCode code = ScCode::kSignMagnitude;
   int q_max = 0;
-  int bits = 0;  // of a word; 0: none ever flips
+  int bits = 0;  // bits of a word; 0: none ever flips
   BinomialLineView flips;
 
   STOCH_HD bool any() const { return bits > 0; }

@@ -196,7 +196,7 @@ struct FixedBy {
                                               int64_t end, const LoadBy& load_by, const PrefetchBy& prefetch_by,
                                               typename V::Sums* sums) {
     constexpr int kDepth = Depth(kX, kW);
-    const LoadBy load = load_by;  // what they hold, in registers
+    const LoadBy load = load_by;  // copies, so that members stay in registers
     const PrefetchBy prefetch = prefetch_by;
     Ints acc[kDepth * kX * kW * 2];
     Unroll<kDepth * kX * kW * 2>([&](auto j) __attribute__((always_inline)) { acc[j] = V::Zero(); });

@@ -42,6 +42,9 @@ struct Row {
   float gain, q_scale, inv_sqrt, largest;
   uint32_t exponent;  // kExponent, hidden from the compiler, which would move a constant into a register at every use
   __device__ __forceinline__ bool Sees(int t) const { return t >= first && t < length; }
+  // Whether it sees all, or some, of the positions t .. t + positions - 1.
+  __device__ __forceinline__ bool SeesAll(int t, int positions) const { return t >= first && t + positions <= length; }
+  __device__ __forceinline__ bool SeesSome(int t, int positions) const { return t + positions > first && t < length; }
 };
 constexpr uint32_t kExponent = 0x4b00;  // upper 16 bits of the float 2^23
 
@@ -334,15 +337,13 @@ __device__ __forceinline__ void WriteRows(const WideArgs& args, const QueryTile&
   }
   // Hides the constant from the compiler: a scale is not negative, so its sign bit adds 0.
   row.exponent = kExponent | __float_as_uint(row.q_scale) >> 31;
-  const auto sees_all = [&row](int t, int positions) { return t >= row.first && t + positions <= row.length; };
-  const auto sees_some = [&row](int t, int positions) { return t + positions > row.first && t < row.length; };
   RowStages stages(shared, row.counts, row.k_scales, row.v_scales, begin, padded);
 
   FirstPass first;
   first.candidates.list = candidates;
   for (int at = begin; at < padded; at += RowStages::kPositions) {
     RowStages::Stage step = stages.Next(false);
-    if (sees_all(at, RowStages::kPositions)) {
+    if (row.SeesAll(at, RowStages::kPositions)) {
 #pragma unroll 1
       for (const float* const end = step.k + RowStages::kPositions; step.k != end; step.Advance()) {
         first.Add<true>(row, 0, step);
@@ -350,7 +351,7 @@ __device__ __forceinline__ void WriteRows(const WideArgs& args, const QueryTile&
     } else {
 #pragma unroll 1
       for (int t = at; t < at + RowStages::kPositions; t += kRowStep, step.Advance()) {
-        if (sees_some(t, kRowStep)) first.Add<false>(row, t + lane * kRowEach, step);
+        if (row.SeesSome(t, kRowStep)) first.Add<false>(row, t + lane * kRowEach, step);
       }
     }
   }
@@ -385,7 +386,7 @@ __device__ __forceinline__ void WriteRows(const WideArgs& args, const QueryTile&
     // (ReplacesScores).
     RowStages::Stage step = stages.Next(at + RowStages::kPositions >= padded);
     int t = at + lane * kRowEach;
-    if (sees_all(at, RowStages::kPositions)) {
+    if (row.SeesAll(at, RowStages::kPositions)) {
 #pragma unroll 1
       for (const float* const end = step.k + RowStages::kPositions; step.k != end; step.Advance(), t += kRowStep) {
         *reinterpret_cast<uint2*>(to + t) = row_codes.Take(t, Codes<true, kMixed>(row, quantizer, table, t, step));
@@ -395,7 +396,7 @@ __device__ __forceinline__ void WriteRows(const WideArgs& args, const QueryTile&
       for (int first_of = at; first_of < at + RowStages::kPositions;
            first_of += kRowStep, t += kRowStep, step.Advance()) {
         uint2 codes{0, 0};
-        if (sees_some(first_of, kRowStep)) {
+        if (row.SeesSome(first_of, kRowStep)) {
           if (t < row.length) codes = Codes<false, kMixed>(row, quantizer, table, t, step);
           codes = row_codes.Take(t, codes);
         }

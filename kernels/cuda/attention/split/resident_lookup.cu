@@ -381,10 +381,7 @@ __global__ void __launch_bounds__(kThreads, 1) SplitLookupKernel(const SplitArgs
                    : Exponentials(args, b, scores, of, v_scales, s.of_heads);
       },
       [&](int first, int end) {
-        if (by_words) {
-          FillFirstWords(args, b, behind, tid - first, end - first);
-          return;
-        }
+        if (by_words) return FillFirstWords(args, b, behind, tid - first, end - first);
         constexpr int kFilling = kThreads - 2 * kScoreHeads * 32;
         FillThermometers<kFilling>(args.av, thermometers, tid - first);
         if (!apart) StageStreams(args, b, weights, tid - first, end - first);

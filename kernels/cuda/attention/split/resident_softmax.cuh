@@ -282,7 +282,7 @@ class WeightLevels {
  public:
   __device__ __forceinline__ WeightLevels(float total, float scale, int q_max)
       : total_(total), scale_(scale), q_max_(static_cast<float>(q_max)), nearly_half_(scale * 0.4f) {}
-  // Whether total and scale are in the range for which Divisor is exact. Of requires it.
+  // Whether total and scale are in the range for which Divisor is exact. Requirement of Of().
   __device__ __forceinline__ bool IsExact() const { return total_.IsExact() && scale_.IsExact(); }
   // Writes the levels of four weights to *levels, a byte each. Returns false if a level may be wrong: an e below
   // Divisor::kLeast counts as 0, although its weight may be large enough for another level. Positions that the row does

@@ -91,9 +91,10 @@ struct LengthView {
   int32_t num_fractions = 0;          // length of `fractions`
   const float* thresholds = nullptr;  // [num_thresholds] thresholds of the normalised metric
   const double* fractions = nullptr;  // [num_fractions], kFractions: shares of the rows of a call, by level number
-  const int32_t* bands = nullptr;     // [chunks] index of each chunk's band in slot_of; null: one band
-  const uint8_t* slot_of = nullptr;   // [bands][num_thresholds + 2] slot by level number, the escape's slot last
-  int32_t num_slot_of = 0;            // bytes of slot_of
+  // A band is the set of chunks that share a row of slot_of.
+  const int32_t* bands = nullptr;    // [chunks] row of slot_of for each chunk; null: row 0 for all chunks
+  const uint8_t* slot_of = nullptr;  // [bands][num_thresholds + 2] slot by level number, the escape's slot last
+  int32_t num_slot_of = 0;           // bytes of slot_of
   ScArith arith = ScArith::kSc;
 
   // Whether the slot of a row depends on that row alone.

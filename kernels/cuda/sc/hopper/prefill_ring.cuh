@@ -112,7 +112,7 @@ __device__ void Produce(const Args& args, Ring ring, int cluster, uint32_t rank)
     const auto piece = schedule.At(cluster, step);
     const int token_tile = piece.tile / schedule.supers;
     const int super = piece.tile % schedule.supers;
-    if (kIsGrouped<Args> && piece.chunk_begin == piece.chunk_end) break;  // there are no more tiles of slots
+    if (kIsGrouped<Args> && piece.chunk_begin == piece.chunk_end) break;  // no more tiles of slots
     const ScKernelTask& task = TaskOf(args, token_tile, super);
     const int first_row = FirstRow(task, super, rank);
     const int rows = max(min(kPrefillRows, task.rows_padded - first_row), 0);

@@ -36,8 +36,9 @@ STOCH_LAYOUT_FN int PrefillChunkCost(int width) { return width == 1 ? 8 : width 
 // chunks.
 //
 // Clusters whose tiles have the same tokens read the same activations (49 MB for a tile of 14336 dimensions), which
-// leave the L2 before a cluster that is far behind reads them. So whole tiles are assigned in the order in which
-// clusters begin with whole tiles (`places`), and tiles of many chunks are cut at the same few chunks (AlignedRange).
+// leave the L2 before a cluster that is several tiles late reads them. So whole tiles are assigned in the order in
+// which clusters begin with whole tiles (`places`), and tiles of many chunks are cut at the same few chunks
+// (AlignedRange).
 struct PrefillSchedule {
   int clusters = 1;                // clusters of the launch, all resident at once
   int supers = 0;                  // super tiles of all tasks
@@ -118,7 +119,7 @@ struct PrefillSchedule {
 };
 
 // AlignedRange is used for tiles of this many chunks or more: the activations of a tile (42 MB at 96 chunks of 128
-// dimensions) then leave the L2 before a cluster that is one tile behind reads them.
+// dimensions) then leave the L2 before a cluster that is one tile late reads them.
 inline constexpr int kAlignedChunks = 96;
 
 // The cost of a cluster's range: the least multiple of tile_cost / parts that is at least `even`, for the first of
@@ -164,7 +165,7 @@ STOCH_LAYOUT_FN PrefillSchedule MakePrefillSchedule(int clusters, int supers, in
   return s;
 }
 
-// Sets s->places, by the cost of each cluster's step 0, which is a piece of a cut tile in front of its whole tiles.
+// Sets s->places, by the cost of each cluster's step 0, which is a piece of a cut tile before its whole tiles.
 // Does nothing for more than kPrefillPlaces clusters.
 inline void SortPlaces(PrefillSchedule* s) {
   if (s->clusters > kPrefillPlaces) return;

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads) OrderRowsKernel(const __grid_constan
   __syncthreads();
   for (int row = thread; row < args.rows; row += kThreads) atomicAdd(&next[group_at(row)], 1);
   __syncthreads();
-  int begin = 0, end = 0;  // rows of group `thread` in `order`, if there is such a group
+  int begin = 0, end = 0;  // group number `thread` takes args.order[begin .. end - 1]; empty if there is no such group
   if (thread < args.groups) {
     for (int g = 0; g < thread; ++g) begin += next[g];
     end = begin + next[thread];
