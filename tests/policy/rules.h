@@ -39,7 +39,7 @@ std::vector<std::string> CheckStandardStreams(const SourceFile& file);
 std::vector<std::string> CheckNoLibm(const SourceFile& file);
 // No source file has more than 500 lines, no document of docs/ more than 300.
 std::vector<std::string> CheckLength(const SourceFile& file);
-// No function, its head included, has more than 150 lines.
+// No function, its head included, has more than 150 lines, no function of kernels/ more than 100.
 std::vector<std::string> CheckFunctions(const SourceFile& file);
 // Every document that a file cites exists: "docs/NAME.md" anywhere (with the heading behind '#', if there is one), the
 // targets of links in Markdown, the names of sources in backticks there (outside bench/ all paths of this repository),

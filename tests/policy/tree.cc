@@ -13,8 +13,8 @@ namespace fs = std::filesystem;
 
 bool IsText(const fs::path& path) {
   static const std::vector<std::string> suffixes = {
-      ".h",   ".cc", ".cu",   ".cuh", ".cmake", ".md",    ".txt",  ".py",    ".pyi", ".sh",  ".json",
-      ".yml", ".in", ".html", ".map", ".svg",   ".typed", ".toml", ".proto", ".js",  ".css", ".tsv", ""};
+      ".h",  ".cc",   ".cu",  ".cuh", ".cmake", ".md",   ".txt",   ".py", ".pyi", ".sh",  ".json", ".yml",
+      ".in", ".html", ".map", ".svg", ".typed", ".toml", ".proto", ".js", ".css", ".tsv", ""};
   return std::find(suffixes.begin(), suffixes.end(), path.extension().string()) != suffixes.end();
 }
 
