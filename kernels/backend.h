@@ -96,13 +96,13 @@ class Backend {
     return 0;
   }
   // The kernels of such a Linear of `tokens` tokens, or of an Attention of `tokens` tokens, of one sequence (is_prompt)
-  // or of as many; segment: the longest of dilated attention, 0: dense. For people, "" where there is no choice.
+  // or of as many. For people, "" where there is no choice.
   virtual std::string LinearKernel(const LinearSpec& /*spec*/, std::span<const int64_t> /*out_features*/,
                                    int64_t /*in_features*/, int64_t /*tokens*/) const {
     return {};
   }
   virtual std::string AttentionKernel(const KvCacheSpec& /*spec*/, int /*num_heads*/, int64_t /*tokens*/,
-                                      bool /*is_prompt*/, int64_t /*segment*/) const {
+                                      bool /*is_prompt*/) const {
     return {};
   }
   // Takes memory for the scratch of ops to come, in one piece, that all of them share. What they need beyond it, they

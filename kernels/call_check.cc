@@ -39,6 +39,7 @@ void CheckDilated(const AttentionCall& call) {
   if (spec.mode != AttentionMode::kPerToken) {
     Reject(call.site, "dilated attention in a cache of another mode, expected attention = per_token");
   }
+  if (!spec.dilated) Reject(call.site, "dilated attention, with a cache that was not made for it");
   if (call.dilated.size() > kMaxDilatedPairs) {
     Reject(call.site, std::to_string(call.dilated.size()) + " pairs of dilated attention, expected at most " +
                           std::to_string(kMaxDilatedPairs));

@@ -145,6 +145,7 @@ struct KvCacheSpec {
   };
   std::vector<Products> layers = {};       // [num_layers]
   bool smooths_qk = false;                 // calls may give AttentionCall::qk_smooth
+  bool dilated = false;                    // calls may give AttentionCall::dilated; the mode is kPerToken
   Precision precision = Precision::kFp32;  // kFp16: half storage of the baseline
   int64_t key_scales = 1;                  // scales of a key: one for each block of a layer's qk in MXINT8
 };

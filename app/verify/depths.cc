@@ -79,6 +79,7 @@ class OneAttention {
     spec.mode = AttentionMode::kPerToken;
     spec.qk = op_;
     spec.av = op_;
+    spec.dilated = backend.has_dilated();
     for (int64_t page = spec.num_pages; page-- > 0;) pages_.push_back(static_cast<int32_t>(page));  // places, no order
     cache_ = backend.MakeKvCache(backend.devices()[0], spec);
     pass_ = backend.MakePass(backend.devices()[0], {kPassRows, 1, spec.num_pages});

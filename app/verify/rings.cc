@@ -53,6 +53,7 @@ KvCacheSpec SpecOf(Precision precision, int stripes, int64_t positions) {
   config.head_dim = kHeadDim;
   KvCacheSpec spec = MakeKvCacheSpec(config, precision, HalvedScModelConfig(), 1, PagesOf(positions));
   spec.stripes = stripes;
+  spec.dilated = precision == Precision::kSc;
   return spec;
 }
 

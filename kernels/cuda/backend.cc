@@ -125,10 +125,9 @@ std::string CudaBackend::LinearKernel(const LinearSpec& spec, std::span<const in
   return LinearRouteText(per_device_.front()->context.traits, spec, {tokens, in_features, out_features});
 }
 
-std::string CudaBackend::AttentionKernel(const KvCacheSpec& spec, int num_heads, int64_t tokens, bool is_prompt,
-                                         int64_t segment) const {
-  const std::string routes = AttentionRoutes(per_device_.front()->context.traits, MakeAttentionLayers(spec, num_heads),
-                                             tokens, is_prompt, segment);
+std::string CudaBackend::AttentionKernel(const KvCacheSpec& spec, int num_heads, int64_t tokens, bool is_prompt) const {
+  const std::string routes =
+      AttentionRoutes(per_device_.front()->context.traits, MakeAttentionLayers(spec, num_heads), tokens, is_prompt);
   return routes.find("plain") == std::string::npos ? routes : routes + BecauseOf(PlainReason(spec));
 }
 

@@ -47,6 +47,7 @@ std::string PlainReason(const KvCacheSpec& spec) {
     if (reason.empty()) reason = ReasonOf(layer.av, layer.av_extras);
     if (!reason.empty()) return reason;
   }
+  if (spec.dilated) return "attention=dilated";
   return spec.smooths_qk ? "factors of qk, a table of softmax or a cap of scores" : "";
 }
 

@@ -47,9 +47,8 @@ class ForwardingBackend : public Backend {
                            int64_t tokens) const override {
     return inner_->LinearKernel(spec, out_features, in_features, tokens);
   }
-  std::string AttentionKernel(const KvCacheSpec& spec, int num_heads, int64_t tokens, bool is_prompt,
-                              int64_t segment) const override {
-    return inner_->AttentionKernel(spec, num_heads, tokens, is_prompt, segment);
+  std::string AttentionKernel(const KvCacheSpec& spec, int num_heads, int64_t tokens, bool is_prompt) const override {
+    return inner_->AttentionKernel(spec, num_heads, tokens, is_prompt);
   }
   void ReserveScratch(Device device, int64_t bytes) override { inner_->ReserveScratch(device, bytes); }
   Buffer AllocateShared(Device device, int64_t bytes) override { return inner_->AllocateShared(device, bytes); }

@@ -70,6 +70,7 @@ KvCacheSpec MakeKvCacheSpec(const DecoderConfig& config, Precision precision, co
   spec.smooths_qk = config.score_cap > 0 || (precision == Precision::kSc && !sc.tables.softmax.name.empty());
   if (precision == Precision::kSc && sc.attention != AttentionMode::kExact) {
     spec.mode = sc.attention;
+    spec.dilated = sc.dilated.enabled;
     spec.qk = MakeScOperator(AttentionConfig(sc.at(ScOperatorId::kQk)));
     spec.av = MakeScOperator(AttentionConfig(sc.at(ScOperatorId::kAv)));
     spec.smooths_qk = spec.smooths_qk || SmoothsQk(sc);
@@ -160,14 +161,6 @@ KvCacheSpec CacheOfPage(const DecoderConfig& config, Precision precision, const 
   return spec;
 }
 
-// The longest segment of dilated attention; 0: attention is dense.
-int64_t LongestSegment(Precision precision, const ScModelConfig& sc) {
-  int64_t longest = 0;
-  if (precision != Precision::kSc) return longest;
-  for (const DilatedPair& pair : sc.DilatedPairs()) longest = std::max(longest, pair.segment);
-  return longest;
-}
-
 // Of layers with experts: the router, and the experts' matrices over every row that they take.
 int64_t ExpertScratchBytes(const DecoderConfig& config, Precision precision, const ScModelConfig& sc,
                            const PassShape& shape, const Backend& backend) {
@@ -237,8 +230,8 @@ std::vector<OperatorKernels> KernelsOf(const DecoderConfig& config, Precision pr
     OperatorKernels& attention = result.emplace_back(OperatorKernels{"attention", {}});
     const KvCacheSpec cache = CacheOfPage(config, precision, sc, shard);
     for (const int64_t count : tokens) {
-      attention.kernels.push_back(backend.AttentionKernel(cache, static_cast<int>(shard.heads.size()), count,
-                                                          count > kStepTokens, LongestSegment(precision, sc)));
+      attention.kernels.push_back(
+          backend.AttentionKernel(cache, static_cast<int>(shard.heads.size()), count, count > kStepTokens));
     }
   }
   return result;

@@ -36,6 +36,7 @@ struct Case {
   int window = 0;
   ScConfig sc;
   std::vector<DilatedPair> pairs;
+  bool made_for_pairs = true;  // KvCacheSpec::dilated
 
   std::string Text() const {
     return std::to_string(num_heads) + '/' + std::to_string(num_kv_heads) + " heads from " +
@@ -189,6 +190,7 @@ class Runner {
     spec.mode = AttentionMode::kPerToken;
     spec.qk = MakeScOperator(case_.sc);
     spec.av = spec.qk;
+    spec.dilated = case_.made_for_pairs;
     return spec;
   }
   // Cosines 1 and sines 0: rotation by nothing.
@@ -342,6 +344,9 @@ TEST_P(DilatedTest, WhatDoesNotFitIsRefused) {
   c.pairs = {{8, 1}};
   c.first_head = -1;
   test::ExpectInvalid(run, {"first head -1"});
+  c.first_head = 0;
+  c.made_for_pairs = false;
+  test::ExpectInvalid(run, {"layer 4", "dilated attention", "a cache that was not made for it"});
 }
 
 // ---------------------------------------------------------------------------------------------------- at depth ----

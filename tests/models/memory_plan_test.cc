@@ -209,7 +209,7 @@ TEST(MemoryPlan, SeesWhatEveryLayerRuns) {
   seen = kernels(own);
   EXPECT_EQ(seen["qkv_proj 1"], "decode x1; exact vector x1");
   EXPECT_EQ(seen["o_proj 1"], "decode x1");
-  EXPECT_EQ(seen["attention 512"], "tiles; mixed-plain");
+  EXPECT_EQ(seen["attention 512"], "tiles; plain-rows");
 }
 
 // Bytes of a layer are those of its own settings.

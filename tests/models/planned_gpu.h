@@ -32,9 +32,8 @@ class PlannedGpu final : public ForwardingBackend {
                            int64_t tokens) const override {
     return LinearRouteText(gpu_, spec, {tokens, in_features, out_features});
   }
-  std::string AttentionKernel(const KvCacheSpec& spec, int num_heads, int64_t tokens, bool is_prompt,
-                              int64_t segment) const override {
-    return AttentionRoutes(gpu_, MakeAttentionLayers(spec, num_heads), tokens, is_prompt, segment);
+  std::string AttentionKernel(const KvCacheSpec& spec, int num_heads, int64_t tokens, bool is_prompt) const override {
+    return AttentionRoutes(gpu_, MakeAttentionLayers(spec, num_heads), tokens, is_prompt);
   }
   int64_t RingScratchBytes(const KvCacheSpec& spec, int num_heads, const PassLimits& limits) const override {
     return RingLayout(spec, num_heads, limits).end;

@@ -31,8 +31,7 @@ int64_t OutputsOf(const AttentionArgs& args) { return int64_t{args.num_heads} * 
 
 // Returns the facts of the pass for PlanAttention. While a graph is recorded, these are bounds for every pass that the
 // graph may be replayed for (all passes of one ContextBucket).
-AttentionPass PassOf(const DeviceContext& ctx, const AttentionCall& call, const CudaPass& pass,
-                     const DilatedPairs& pairs, int64_t max_context) {
+AttentionPass PassOf(const DeviceContext& ctx, const AttentionCall& call, const CudaPass& pass, int64_t max_context) {
   const bool recording = ctx.IsRecording();
   const int64_t length = recording ? LongestOfBucket(ContextBucket(pass.max_length()), max_context) : pass.max_length();
   AttentionPass facts =
@@ -46,7 +45,7 @@ AttentionPass PassOf(const DeviceContext& ctx, const AttentionCall& call, const 
   }
   if (call.only_outputs) facts.output_rows = pass.num_output_rows();
   facts.window = call.window;
-  facts.segment = LongestSegment(pairs);
+  facts.dilated = !call.dilated.empty();
   facts.has_norm = call.norm != nullptr;
   facts.has_norm_table = facts.has_norm && call.norm->table != nullptr;
   facts.observed = ctx.observer != nullptr;
@@ -61,7 +60,6 @@ struct Job {
   const CudaPass& pass;
   AttentionArgs args = {};
   AttentionShape shape = {};
-  DilatedPairs pairs = {};
   AttentionPlan plan = {};
   AttendedRows rows = {};
   int32_t longest = 0;  // positions of the longest context of the pass, or of any pass that a recorded graph serves
@@ -87,9 +85,8 @@ Job MakeJob(DeviceContext& ctx, const AttentionCall& call) {
   const KvCacheSpec& spec = job.cache.spec();
   job.args = ArgsOf(ctx, call, job.cache, job.pass.view());
   job.shape = ShapeOf(job.cache, call.cache_layer, call.num_heads, spec.num_kv_heads);
-  job.pairs = MakeDilatedPairs(call.dilated, call.first_head);
   const AttentionLimits limits = MakeAttentionLimits(spec, job.pass.limits());
-  const AttentionPass pass = PassOf(ctx, call, job.pass, job.pairs, limits.max_context);
+  const AttentionPass pass = PassOf(ctx, call, job.pass, limits.max_context);
   job.plan = PlanAttention(ctx.traits, job.shape, limits, pass);
   job.longest = static_cast<int32_t>(pass.max_length);
   job.rows = RowsOf(job.pass, job.plan);
@@ -184,7 +181,7 @@ void RunSc(const Job& job, const HeadNorm& norm) {
         LaunchAppendCodes(job.ctx, job.args, operands.qk.q_max, operands.av.q_max, operands.q);
       }
     }
-    AttendCodes(job.ctx, job.args, job.shape, job.plan, operands, job.pairs, job.rows);
+    AttendCodes(job.ctx, job.args, job.shape, job.plan, operands, job.rows);
   });
 }
 
@@ -297,7 +294,7 @@ RowScratch MakeRowScratch(DeviceContext& ctx, Scratch& scratch, const AttentionA
 }
 
 void AttendCodes(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const AttentionPlan& plan,
-                 const ScOperands& operands, const DilatedPairs& pairs, const AttendedRows& attended) {
+                 const ScOperands& operands, const AttendedRows& attended) {
   const bool has_tiles = plan.long_rows != plan.short_rows;
   if (has_tiles) {
     for (const TileBatch& batch : attended.tiles.batches) {
@@ -318,14 +315,13 @@ void AttendCodes(DeviceContext& ctx, const AttentionArgs& args, const AttentionS
     case AttentionRoute::kScLookup:
     case AttentionRoute::kScResident:
     case AttentionRoute::kScSplit: return LaunchScSplit(ctx, args, plan.split, operands, rows, memory.split);
-    case AttentionRoute::kDilatedRows: return LaunchDilatedRows(ctx, args, shape, operands, pairs, rows, memory.spill);
     case AttentionRoute::kScFreshRows:
     case AttentionRoute::kScRows:
     case AttentionRoute::kScWindowRows:
       return LaunchScRows(ctx, args, shape, plan.short_rows, operands, rows, memory.spill);
     case AttentionRoute::kMixedFresh:
     case AttentionRoute::kMixedRows:
-    case AttentionRoute::kMixedPlain:
+    case AttentionRoute::kPlainRows:
     case AttentionRoute::kPlainWindow:
     case AttentionRoute::kDealtSplit:
     case AttentionRoute::kDealtRows:
@@ -363,15 +359,15 @@ void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
     case AttentionRoute::kScWindowRows:
     case AttentionRoute::kScLookup:
     case AttentionRoute::kScResident:
-    case AttentionRoute::kScSplit:
-    case AttentionRoute::kDilatedRows: return RunSc(job, norm);
+    case AttentionRoute::kScSplit: return RunSc(job, norm);
     case AttentionRoute::kMixedFresh: return RunMixedFresh(job);
     case AttentionRoute::kMixedRows: return RunMixedRows(job);
     case AttentionRoute::kPlainWindow:
       return LaunchPlainWindow(ctx, job.args, call, job.mixed(), job.cache.qk(call.cache_layer),
                                job.cache.av(call.cache_layer), job.pass);
-    case AttentionRoute::kMixedPlain:
-      return LaunchPlainAttention(ctx, job.args, call, job.mixed(), job.pairs, job.pass);
+    case AttentionRoute::kPlainRows:
+      return LaunchPlainAttention(ctx, job.args, call, job.mixed(), MakeDilatedPairs(call.dilated, call.first_head),
+                                  job.pass);
     case AttentionRoute::kExactRows:
     case AttentionRoute::kExactSplit: return RunValues(job);
     case AttentionRoute::kDealtSplit:

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/attention/dilated.cuh"
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/runtime/stripe_view.h"
 

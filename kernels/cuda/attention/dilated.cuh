@@ -79,17 +79,6 @@ struct AdmittedRow {
     for (int i = 0; i < count; ++i) times += Admits(i, t) ? 1 : 0;
     return times;
   }
-  // Whether a pair before `pair` admits position t.
-  __device__ __forceinline__ bool IsTaken(int pair, int t) const {
-    for (int i = 0; i < pair; ++i) {
-      if (Admits(i, t)) return true;
-    }
-    return false;
-  }
-  // How many positions a pair admits to the row at `position`.
-  __device__ __forceinline__ int Size(int pair, int position) const {
-    return position < first[pair] ? 0 : (position - first[pair]) / dilation[pair] + 1;
-  }
 };
 #endif
 

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/cuda/attention/dilated.cuh"
 #include "kernels/cuda/attention/kv_cache.h"
 #include "kernels/cuda/handover/row_post.h"
 #include "kernels/cuda/runtime/context.h"
@@ -187,11 +186,11 @@ void LaunchQuantizeWindow(DeviceContext& ctx, const AttentionArgs& args, Attenti
 // Takes the memory that AttendCodes or AttendValues needs for single rows from `scratch`, with the sizes in `plan`.
 RowScratch MakeRowScratch(DeviceContext& ctx, Scratch& scratch, const AttentionArgs& args, const AttentionShape& shape,
                           const SpillPlan& plan);
-// Runs SC attention of rows, with one stream length per product, by the routes of `plan`. pairs: which positions
-// dilated attention admits. The rows' keys and values are in args.kv already, unless operands.q.words is null: then the
-// kernel of plan.short_rows quantizes the rows and appends them.
+// Runs dense SC attention of rows, with one stream length per product, by the routes of `plan`. The rows' keys and
+// values are in args.kv already, unless operands.q.words is null: then the kernel of plan.short_rows quantizes the rows
+// and appends them.
 void AttendCodes(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const AttentionPlan& plan,
-                 const ScOperands& operands, const DilatedPairs& pairs, const AttendedRows& rows);
+                 const ScOperands& operands, const AttendedRows& rows);
 // Runs attention without SC on rows whose keys and values are in args.kv, in fp32, or with halves in the cache in fp16.
 // exp: the table that kExactRows uses in place of Exp; empty: none.
 void AttendValues(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, const AttentionPlan& plan,
@@ -216,10 +215,6 @@ struct RowLengths {
 void LaunchMixedRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape, AttentionRoute route,
                      const ScOperands& operands, const RowLengths& lengths, const RowSet& rows,
                      const ScoreSpill& spill);
-// ---- dilated.cu: mode kPerToken over the positions that `pairs` admit, with the same `spill` as LaunchScRows.
-void LaunchDilatedRows(DeviceContext& ctx, const AttentionArgs& args, const AttentionShape& shape,
-                       const ScOperands& operands, const DilatedPairs& pairs, const RowSet& rows,
-                       const ScoreSpill& spill);
 
 // ---- split/: attention of single rows, each context split over all SMs, by the kernels that `plan` selects.
 // LaunchScSplit: with SC. LaunchExactSplit: without SC, in fp32 or fp16.

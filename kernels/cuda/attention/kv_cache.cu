@@ -126,7 +126,7 @@ CudaKvCache::CudaKvCache(DeviceContext& ctx, const KvCacheSpec& spec)
     };
     for (const KvCacheSpec::Products& layer : ProductsOf(spec_)) {
       const AttentionLengths lengths = shape(static_cast<int>(mixed_.size())).lengths;
-      if (lengths == AttentionLengths::kUniform) {
+      if (lengths == AttentionLengths::kUniform && !spec_.dilated) {
         mixed_.push_back(nullptr);
         continue;
       }
@@ -138,7 +138,8 @@ CudaKvCache::CudaKvCache(DeviceContext& ctx, const KvCacheSpec& spec)
                         MakeHardwareTables(ctx.device, *layer.av, spec_.num_pages * spec_.page_tokens)}));
       MixedProducts& mixed = *mixed_.back();
       const bool has_bytes = mixed.qk.view().bytes != nullptr && mixed.av.view().bytes != nullptr;
-      STOCH_CHECK(lengths == AttentionLengths::kAny || has_bytes);  // the fast kernels read byte-wide count tables
+      const bool is_fast = lengths == AttentionLengths::kByRow || lengths == AttentionLengths::kByTile;
+      STOCH_CHECK(!is_fast || has_bytes);  // the fast kernels of mixed lengths read byte-wide count tables
       if (lengths != AttentionLengths::kByTile) continue;
       mixed.qk_ranks = ranks_of(layer.qk, layer.qk_extras);
       mixed.av_ranks = ranks_of(layer.av, layer.av_extras);

@@ -62,8 +62,9 @@ struct KvView : KvLayout {
   }
 };
 
-// The products q k and p v of a layer that the uniform-length SC kernels do not take: mixed lengths, integers,
-// multiplier tables, or hardware that is not ideal (faults, adders made of gates, narrow registers).
+// The products q k and p v of a layer whose calls the uniform-length SC kernels do not all take: mixed lengths,
+// integers, multiplier tables, hardware that is not ideal (faults, adders made of gates, narrow registers), or pairs of
+// dilated attention.
 struct MixedProducts {
   // Count tables and rules of q k and p v for all lengths, and the extras that the tables were made from.
   LengthTables qk, av;
@@ -87,7 +88,7 @@ class CudaKvCache final : public KvCache {
   // Returns the pointers and the layout of one layer. Requires: 0 <= layer < spec().num_layers.
   KvView view(int layer) const;
   // qk, av: the operators of a layer, for the uniform-length SC kernels. mixed: the layer's products for the other
-  // kernels; null if the uniform-length SC kernels take the layer, or without SC.
+  // kernels; null if the uniform-length SC kernels take every call, or without SC.
   const ScOperator& qk(int layer) const { return *(spec_.layers.empty() ? spec_.qk : At(layer).qk); }
   const ScOperator& av(int layer) const { return *(spec_.layers.empty() ? spec_.av : At(layer).av); }
   const MixedProducts* mixed(int layer) const {

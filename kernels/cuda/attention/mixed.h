@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// SC attention of layers that the uniform-length kernels do not take: mixed stream lengths, integers, multiplier
-// tables, hardware that is not ideal, or gates whose signed counts are in the count table.
+// SC attention of calls that the uniform-length kernels do not take: mixed stream lengths, integers, multiplier tables,
+// hardware that is not ideal, gates whose signed counts are in the count table, or pairs of dilated attention.
 #pragma once
 
 #include "kernels/backend.h"
+#include "kernels/cuda/attention/dilated.cuh"
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/cuda/runtime/pass.h"
@@ -19,6 +20,11 @@ namespace stoch::cuda {
 // Bits: docs/research.md, docs/hardware.md, as on the CPU.
 void LaunchPlainAttention(DeviceContext& ctx, const AttentionArgs& args, const AttentionCall& call,
                           const MixedProducts& products, const DilatedPairs& pairs, const CudaPass& pass);
+// LaunchPlainAttention after the append, for a window of a ring: attention of all rows of `args` over the keys and
+// values in args.kv, for queries with codes `q`. limits: bounds that scratch is sized by. Requires: products with one
+// length each, without integers and on ideal hardware.
+void AttendPlainRows(DeviceContext& ctx, const AttentionArgs& args, const MixedProducts& products,
+                     const DilatedPairs& pairs, const QueryCodes& q, const AttentionLimits& limits);
 
 // plain/window.cu: RoPE, the append to the cache and attention in the modes kPerHead and kPerRow, one sequence after
 // the other. Takes any stream lengths, multiplier tables, integers in place of SC, and smoothing factors of q and k.

@@ -46,6 +46,56 @@ __global__ void __launch_bounds__(kThreads) PlainRowKernel(const __grid_constant
   Output<kHardware>(r, args.av.tables[slot], shared, sums);
 }
 
+// Takes room for the scores of as many rows as `limits` give scratch for, and calls launch(kernel arguments, rows) for
+// one batch of rows after the other. Dilated rows have scores from their longest segment on, so more of them fit.
+class RowBatches {
+ public:
+  RowBatches(Scratch& scratch, const AttentionArgs& args, const AttentionLimits& limits, const DilatedPairs& pairs) {
+    AttentionShape shape;
+    shape.num_heads = args.num_heads;
+    at_once_ = MixedRowsAtOnce(shape, limits);
+    stride_ = limits.max_context;
+    scores_ = scratch.Take<float>(at_once_ * args.num_heads * stride_);
+    const int64_t span = LongestSegment(pairs) + kRowLanes;
+    if (pairs.count == 0 || span >= stride_) return;
+    at_once_ = std::min<int64_t>(at_once_ * stride_ / span, kGridRows);
+    stride_ = span;
+  }
+  template <typename Launch>
+  void ForEach(RowArgs args, const Launch& launch) const {
+    args.scores = scores_;
+    args.stride = stride_;
+    for (int64_t first = 0; first < args.attention.rows; first += at_once_) {
+      args.first_row = static_cast<int32_t>(first);
+      launch(args, static_cast<unsigned>(std::min(at_once_, args.attention.rows - first)));
+    }
+  }
+
+ private:
+  static constexpr int64_t kGridRows = 32768;  // gridDim is limited to 65535
+  int64_t at_once_, stride_;
+  float* scores_;
+};
+
+RowArgs RowArgsOf(const AttentionArgs& args, const MixedProducts& products, const DilatedPairs& pairs) {
+  RowArgs row;
+  row.attention = args;
+  row.pairs = pairs;
+  row.qk = products.qk.view();
+  row.av = products.av.view();
+  row.int_av = products.int_av;
+  return row;
+}
+
+void LaunchRows(DeviceContext& ctx, const RowBatches& batches, const RowArgs& args, bool is_ideal) {
+  const auto kernel = is_ideal ? PlainRowKernel<false> : PlainRowKernel<true>;
+  batches.ForEach(args, [&](const RowArgs& batch, unsigned rows) {
+    const dim3 grid(static_cast<unsigned>(args.attention.num_heads), rows);
+    kernel<<<grid, kThreads, 0, ctx.stream>>>(batch);
+    STOCH_CUDA_LAUNCH("PlainRowKernel");
+  });
+}
+
 }  // namespace
 }  // namespace plain_attention
 
@@ -57,10 +107,6 @@ void LaunchPlainAttention(DeviceContext& ctx, const AttentionArgs& args, const A
   // Sizes depend on the limits of the pass alone, so that a recorded graph takes the same scratch as the eager pass
   // before it.
   const PassLimits& limits = pass.limits();
-  const int64_t stride = limits.max_pages_per_sequence * args.kv.page_tokens;
-  AttentionShape shape;
-  shape.num_heads = args.num_heads;
-  const int64_t rows_at_once = MixedRowsAtOnce(shape, {limits.max_rows, limits.max_sequences, stride});
   const int64_t vectors = limits.max_rows * args.num_heads;
   Scratch scratch(ctx.workspace);
   auto* const q_codes = scratch.Take<uint8_t>(vectors * args.kv.head_dim);
@@ -69,47 +115,30 @@ void LaunchPlainAttention(DeviceContext& ctx, const AttentionArgs& args, const A
   auto* const q_slots = scratch.Take<uint8_t>(vectors);
   auto* const p_slots = scratch.Take<uint8_t>(vectors);
   auto* const extremes = scratch.Take<float>(2);
-  auto* const scores = scratch.Take<float>(rows_at_once * args.num_heads * stride);
+  const int64_t context = limits.max_pages_per_sequence * args.kv.page_tokens;
+  const RowBatches batches(scratch, args, {limits.max_rows, limits.max_sequences, context}, pairs);
 
   LaunchAppend(ctx, args, call, products, {.codes = q_codes, .scales = q_scales});
 
-  const auto heads = static_cast<unsigned>(args.num_heads);
-  const auto for_rows = [&](const auto& launch) {
-    for (int64_t first = 0; first < args.rows; first += rows_at_once) {
-      launch(static_cast<int32_t>(first), static_cast<unsigned>(std::min(rows_at_once, args.rows - first)));
-    }
-  };
-  RowArgs row_args;
+  RowArgs row_args = RowArgsOf(args, products, pairs);
   if (products.qk_hardware != nullptr) row_args.qk_hardware = products.qk_hardware->view();
   if (products.av_hardware != nullptr) row_args.av_hardware = products.av_hardware->view();
   row_args.qk_site = SiteNumber(call, kQkOperator, call.first_head);
   row_args.av_site = SiteNumber(call, kAvOperator, call.first_head);
-  row_args.attention = args;
-  row_args.pairs = pairs;
-  row_args.qk = qk;
-  row_args.av = av;
-  row_args.int_av = products.int_av;
   row_args.exp = ctx.tables.Function(call.exp_table);
   row_args.q_codes = q_codes;
   row_args.q_scales = q_scales;
   row_args.p_metrics = metrics;
   row_args.p_slots = p_slots;
-  row_args.scores = scores;
-  row_args.stride = stride;
   if (qk.has_rule) {
     LaunchQueryMetrics(ctx, args, qk, metrics);
     DispatchCalls(ctx, qk, args, pass, ctx.IsRecording(), metrics, extremes, q_slots);
     row_args.q_slots = q_slots;
   }
   const bool is_ideal = products.qk_hardware == nullptr && products.av_hardware == nullptr;
-  const auto row_kernel = is_ideal ? PlainRowKernel<false> : PlainRowKernel<true>;
   const auto run = [&](Phase phase) {
     row_args.phase = phase;
-    for_rows([&](int32_t first, unsigned rows) {
-      row_args.first_row = first;
-      row_kernel<<<dim3(heads, rows), kThreads, 0, ctx.stream>>>(row_args);
-      STOCH_CUDA_LAUNCH("PlainRowKernel");
-    });
+    LaunchRows(ctx, batches, row_args, is_ideal);
   };
   if (av.alone()) {
     run(Phase::kWhole);
@@ -119,6 +148,16 @@ void LaunchPlainAttention(DeviceContext& ctx, const AttentionArgs& args, const A
     run(Phase::kOutputs);
   }
   ShowMixedLengths(ctx, args, call.site, products, pass, {.q_slots = q_slots, .p_slots = p_slots});
+}
+
+void AttendPlainRows(DeviceContext& ctx, const AttentionArgs& args, const MixedProducts& products,
+                     const DilatedPairs& pairs, const QueryCodes& q, const AttentionLimits& limits) {
+  using namespace plain_attention;  // NOLINT(google-build-using-namespace): of this file
+  Scratch scratch(ctx.workspace);
+  RowArgs row_args = RowArgsOf(args, products, pairs);
+  row_args.q_codes = reinterpret_cast<const uint8_t*>(q.words);
+  row_args.q_scales = q.scales;
+  LaunchRows(ctx, RowBatches(scratch, args, limits, pairs), row_args, true);
 }
 
 }  // namespace stoch::cuda

@@ -16,6 +16,8 @@ namespace stoch::cuda::plain_attention {
 
 inline constexpr int kThreads = kRowLanes;
 inline constexpr int kMaxHeadDim = 256;
+// Replaces the code of p where dilated attention skips the position.
+inline constexpr uint32_t kNotAdmitted = 0xffffffffu;
 inline constexpr int64_t kIntChunk = 128;  // positions of p v that share a scale in integers and in E4M3
 
 // kWhole: one launch does all, if the stream length of a row's probabilities depends on that row alone. Otherwise one
@@ -41,7 +43,8 @@ struct RowArgs {
   uint8_t* p_slots = nullptr;
   // [rows][num_heads] metrics of the probabilities, by which a rule picks stream lengths; written in kMetrics.
   float* p_metrics = nullptr;
-  float* scores = nullptr;  // [rows of the launch][num_heads][stride]: scores, then probabilities, then codes
+  // [rows of the launch][num_heads][stride], from position Row::begin on: scores, then probabilities, then codes.
+  float* scores = nullptr;
   int64_t stride = 0;
   int32_t first_row = 0;
 };
@@ -126,8 +129,10 @@ struct Row {
   // The row sees positions [first_seen, visible); positions before first_seen have a score of -inf.
   int32_t visible;
   int32_t first_seen;
+  // A multiple of kRowLanes at or before every position that the row sees; 0 unless attention is dilated.
+  int32_t begin = 0;
   const int32_t* pages;
-  float* scores;
+  float* scores;  // indexed by position, from `begin` on
   // Index of (row, head).
   int64_t vector;
   // The row's number that faults are drawn by.
@@ -145,7 +150,11 @@ struct Row {
     scores = args.scores + (static_cast<int64_t>(blockIdx.y) * a.num_heads + head) * args.stride;
     vector = static_cast<int64_t>(row) * a.num_heads + head;
     fault_row = FaultRow(a.pass.sequences[info.sequence].number, info.position);
+    if (args.pairs.count == 0) return;
     admitted.Find(args.pairs, head, info.position, first_seen);
+    __syncthreads();
+    begin = min(admitted.Begin(), info.position) / kRowLanes * kRowLanes;
+    scores -= begin;
   }
   __device__ int32_t page(int64_t t) const { return pages[t >> kv.page_shift]; }
   __device__ int slot(int64_t t) const { return static_cast<int>(t) & (kv.page_tokens - 1); }
@@ -176,8 +185,12 @@ struct Row {
     const auto* v = reinterpret_cast<const uint8_t*>(kv.v_words);
     return v[kv.VWord(page(t), kv_head, slot(t) / 4, dim) * 4 + slot(t) % 4];
   }
-  // The weight (number to quantize): the probability of position t times the value's scale.
-  __device__ float weight(int64_t t) const { return scores[t] * kv.v_scales[kv.Scale(page(t), kv_head, slot(t))]; }
+  // The weight (number to quantize): the probability of position t times the value's scale. In a window of a ring only
+  // pages from the first admitted position on have scales.
+  __device__ float weight(int64_t t) const {
+    const float p = scores[t];
+    return p == 0.0f ? 0.0f : p * kv.v_scales[kv.Scale(page(t), kv_head, slot(t))];
+  }
 };
 
 // The accumulator of the products of q and the key at position t. q: codes [head_dim]. kHardware: the product may
@@ -228,17 +241,18 @@ __device__ inline void Score(const Row& r, const uint8_t* q) {
   const LengthTable table = r.args.qk.tables[r.args.q_slots == nullptr ? 0 : r.args.q_slots[r.vector]];
   const bool is_format = IsNumberFormat(r.args.qk.arith);
   const float q_scale = r.args.q_scales[r.vector * r.kv.key_scales];
-  for (int64_t t = threadIdx.x; t < r.visible; t += kThreads) {
+  for (int64_t t = r.begin + threadIdx.x; t < r.visible; t += kThreads) {
     float score = BitsToFloat(0xff800000u);
-    if (r.Times(t) > 0 && is_format) {
+    const bool sees = r.Times(t) > 0;
+    if (sees && is_format) {
       score = FormatScore(r, q, r.page(t), t) * r.a.inv_sqrt;
-    } else if (r.Times(t) > 0) {
+    } else if (sees) {
       const int32_t page = r.page(t);
       const int32_t acc = IsPruned(table) ? 0 : Product<kHardware>(r, table, q, page, t);
       const float k_scale = r.kv.k_scales[r.kv.Scale(page, r.kv_head, r.slot(t))];
       score = BipolarProduct(acc, table.gain, q_scale, k_scale) * r.a.inv_sqrt;
     }
-    if (r.a.score_cap > 0.0f && r.Times(t) > 0) score = SoftCap(score, r.a.score_cap);
+    if (r.a.score_cap > 0.0f && sees) score = SoftCap(score, r.a.score_cap);
     r.scores[t] = score;
   }
 }
@@ -246,11 +260,11 @@ __device__ inline void Score(const Row& r, const uint8_t* q) {
 // Turns the scores into probabilities; false if the row sees no position. Thread j is lane j of the sum.
 __device__ inline bool Softmax(const Row& r, float* shared) {
   float largest = BitsToFloat(0xff800000u);
-  for (int64_t t = threadIdx.x; t < r.visible; t += kThreads) largest = fmaxf(largest, r.scores[t]);
+  for (int64_t t = r.begin + threadIdx.x; t < r.visible; t += kThreads) largest = fmaxf(largest, r.scores[t]);
   largest = BlockMax(largest, shared);
   if (r.args.pairs.count > 0 && largest == BitsToFloat(0xff800000u)) return false;
   float lane = 0.0f;
-  for (int64_t t = threadIdx.x; t < r.visible; t += kThreads) {
+  for (int64_t t = r.begin + threadIdx.x; t < r.visible; t += kThreads) {
     const float x = r.scores[t] - largest;
     float e = r.args.exp.size > 0 ? r.args.exp.ExpAt(x) : Exp(x);
     if (r.args.pairs.count > 0) e = static_cast<float>(r.Times(t)) * e;
@@ -259,7 +273,7 @@ __device__ inline bool Softmax(const Row& r, float* shared) {
   }
   const float sum = BlockFoldLanes(lane, shared);
   if (threadIdx.x == 0 && !IsFinite(sum)) r.a.reporter.Report();
-  for (int64_t t = threadIdx.x; t < r.visible; t += kThreads) r.scores[t] = r.scores[t] / sum;
+  for (int64_t t = r.begin + threadIdx.x; t < r.visible; t += kThreads) r.scores[t] = r.scores[t] / sum;
   __syncthreads();
   return true;
 }
@@ -289,9 +303,9 @@ __device__ inline int32_t SumValues(const Row& r, const LengthTable& table, int6
   int32_t acc = 0;
   if (group < groups && !IsPruned(table)) {
     for (int64_t t = from + group; t < end; t += groups) {
-      if (r.args.pairs.count > 0 && r.Times(t) == 0) continue;
-      const int code = static_cast<int>(FloatToBits(r.scores[t]));
-      acc += SignedCount(r.args.av, table, t, code, r.value(t, dim));
+      const uint32_t code = FloatToBits(r.scores[t]);
+      if (code == kNotAdmitted) continue;
+      acc += SignedCount(r.args.av, table, t, static_cast<int>(code), r.value(t, dim));
     }
   }
   __syncthreads();
@@ -322,7 +336,7 @@ __device__ inline void Output(const Row& r, const LengthTable& table, float* sha
   const ScopeParams params{r.args.av.code, r.args.av.q_max, r.args.av.scale_floor};
   const int64_t chunk = r.args.int_av ? kIntChunk : r.visible;
   float y = 0.0f;
-  for (int64_t begin = 0; begin < r.visible; begin += chunk) {
+  for (int64_t begin = r.begin; begin < r.visible; begin += chunk) {
     const int64_t end = min(begin + chunk, static_cast<int64_t>(r.visible));
     float largest = 0.0f;
     for (int64_t t = begin + threadIdx.x; t < end; t += kThreads) {
@@ -333,9 +347,10 @@ __device__ inline void Output(const Row& r, const LengthTable& table, float* sha
     const PlainScope scope(params, r.args.av.arith, e);
     if (threadIdx.x == 0 && !scope.finite) r.a.reporter.Report();
     for (int64_t t = begin + threadIdx.x; t < end; t += kThreads) {
-      uint8_t code = scope.Code(params, r.weight(t));
-      if constexpr (kHardware) code = r.ReadWeight(code, t);
-      r.scores[t] = BitsToFloat(static_cast<uint32_t>(code));
+      uint32_t code = scope.Code(params, r.weight(t));
+      if constexpr (kHardware) code = r.ReadWeight(static_cast<uint8_t>(code), t);
+      if (r.args.pairs.count > 0 && r.Times(t) == 0) code = kNotAdmitted;
+      r.scores[t] = BitsToFloat(code);
     }
     __syncthreads();
     if (IsNumberFormat(r.args.av.arith)) {

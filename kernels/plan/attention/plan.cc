@@ -48,7 +48,7 @@ bool TakesOutputs(const AttentionPass& pass) {
 AttentionRoute MixedRoute(const AttentionShape& shape, const AttentionPass& pass) {
   if (shape.mode == AttentionMode::kExact) return AttentionRoute::kExactRows;
   if (shape.mode != AttentionMode::kPerToken) return AttentionRoute::kPlainWindow;
-  if (pass.segment > 0 || shape.lengths == AttentionLengths::kAny) return AttentionRoute::kMixedPlain;
+  if (shape.lengths == AttentionLengths::kAny) return AttentionRoute::kPlainRows;
   // kMixedFresh takes one row only: with eight rows, a kernel that appends first is faster (docs/tuning/attention.md).
   // An observer needs the lengths of the queries in memory, which only kMixedRows stores.
   return pass.rows == 1 && !pass.observed ? AttentionRoute::kMixedFresh : AttentionRoute::kMixedRows;
@@ -70,8 +70,8 @@ AttentionRoute ScRoute(const GpuTraits& gpu, const AttentionShape& shape, const 
 }
 
 AttentionRoute ShortRoute(const GpuTraits& gpu, const AttentionShape& shape, const AttentionPass& pass) {
+  if (pass.dilated) return AttentionRoute::kPlainRows;
   if (shape.lengths != AttentionLengths::kUniform) return MixedRoute(shape, pass);
-  if (pass.segment > 0) return AttentionRoute::kDilatedRows;
   if (shape.mode != AttentionMode::kExact) return ScRoute(gpu, shape, pass);
   const int64_t rows = TakesOutputs(pass) ? std::max<int64_t>(1, pass.output_rows) : pass.rows;
   return IsSplit(gpu, shape, rows, pass.max_length) ? AttentionRoute::kExactSplit : AttentionRoute::kExactRows;
@@ -80,7 +80,7 @@ AttentionRoute ShortRoute(const GpuTraits& gpu, const AttentionShape& shape, con
 // Route of long sequences; `otherwise` if they take no tiles.
 AttentionRoute LongRoute(const AttentionShape& shape, const AttentionPass& pass, const AttentionPlan& plan,
                          AttentionRoute otherwise) {
-  if (pass.batch_sequences == 0 || pass.segment > 0 || plan.attended == AttentionRows::kOutputs) return otherwise;
+  if (pass.batch_sequences == 0 || pass.dilated || plan.attended == AttentionRows::kOutputs) return otherwise;
   switch (shape.lengths) {
     case AttentionLengths::kUniform: break;
     case AttentionLengths::kByTile:  // wide tiles for all batches or for none
@@ -117,8 +117,8 @@ AttentionHandover HandoverOf(const AttentionPass& pass, const AttentionPlan& pla
 
 // Sets how the short rows are cut, and the shared memory of their kernels.
 void CutRows(const GpuTraits& gpu, const AttentionShape& shape, const AttentionPass& pass, AttentionPlan& plan) {
-  int64_t rows = std::clamp<int64_t>(plan.count, 1, plan.spill.rows_at_once);
-  int64_t length = plan.max_length;
+  const int64_t rows = std::clamp<int64_t>(plan.count, 1, plan.spill.rows_at_once);
+  const int64_t length = plan.max_length;
   if (CutsContexts(plan.short_rows)) {
     plan.split = PlanSplit(gpu, shape, rows, WindowReach(pass.window, length));
     if (plan.short_rows == AttentionRoute::kScSplit) plan.short_rows = SplitRoute(plan.split.kernel);
@@ -126,10 +126,6 @@ void CutRows(const GpuTraits& gpu, const AttentionShape& shape, const AttentionP
                             ? plan.split.shared_bytes
                             : std::max(plan.split.score_shared_bytes, plan.split.value_shared_bytes);
   } else if (IsScRowKernel(plan.short_rows)) {
-    if (plan.short_rows == AttentionRoute::kDilatedRows) {
-      rows = std::max<int64_t>(1, plan.count);
-      length = DilatedSpan(pass.segment, length);
-    }
     plan.row = PlanScRows(gpu, shape, rows, length);
     plan.shared_bytes = plan.row.shared_bytes;
   }
@@ -156,7 +152,7 @@ AttentionPass AttentionPass::Prompt(int64_t rows, int64_t max_length) {
 AttentionPlan PlanAttention(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits,
                             const AttentionPass& pass) {
   AttentionPlan plan;
-  const bool may_take_outputs = TakesOutputs(pass) && shape.lengths == AttentionLengths::kUniform;
+  const bool may_take_outputs = TakesOutputs(pass) && shape.lengths == AttentionLengths::kUniform && !pass.dilated;
   plan.spill = PlanSpill(gpu, shape, limits);
   plan.short_rows = ShortRoute(gpu, shape, pass);
   if (may_take_outputs && !AppendsItself(plan.short_rows)) plan.attended = AttentionRows::kOutputs;
@@ -179,15 +175,12 @@ AttentionPlan PlanAttention(const GpuTraits& gpu, const AttentionShape& shape, c
   return plan;
 }
 
-int64_t DilatedSpan(int64_t segment, int64_t max_length) { return std::min(max_length, segment + kRowLanes); }
-
 AttentionRoute BatchRoute(const AttentionPlan& plan, int64_t sequences) {
   const bool leaves = plan.long_rows == AttentionRoute::kScWide && !TakesBatch(*plan.wide, sequences);
   return leaves ? AttentionRoute::kScTiles : plan.long_rows;
 }
 
-std::string AttentionRoutes(const GpuTraits& gpu, const AttentionShape& shape, int64_t tokens, bool is_prompt,
-                            int64_t segment) {
+std::string AttentionRoutes(const GpuTraits& gpu, const AttentionShape& shape, int64_t tokens, bool is_prompt) {
   constexpr int64_t kLongest = 4 * kFarContext;
   const bool is_dealt = shape.stripes > 1;
   const auto route = [&](int64_t from) {
@@ -203,7 +196,7 @@ std::string AttentionRoutes(const GpuTraits& gpu, const AttentionShape& shape, i
     } else if (!is_prompt) {
       pass.use = AttentionUse::kRecorded;
     }
-    pass.segment = segment;
+    pass.dilated = shape.dilated;
     return PlanAttention(gpu, shape, {rows, is_prompt ? 1 : rows, length}, pass).long_rows;
   };
   AttentionRoute last = route(kShortContext);
@@ -216,11 +209,10 @@ std::string AttentionRoutes(const GpuTraits& gpu, const AttentionShape& shape, i
   return names;
 }
 
-std::string AttentionRoutes(const GpuTraits& gpu, const AttentionLayers& layers, int64_t tokens, bool is_prompt,
-                            int64_t segment) {
+std::string AttentionRoutes(const GpuTraits& gpu, const AttentionLayers& layers, int64_t tokens, bool is_prompt) {
   std::vector<std::string> each;
   for (const AttentionShape& shape : layers.shapes) {
-    std::string routes = AttentionRoutes(gpu, shape, tokens, is_prompt, segment);
+    std::string routes = AttentionRoutes(gpu, shape, tokens, is_prompt);
     if (std::find(each.begin(), each.end(), routes) == each.end()) each.push_back(std::move(routes));
   }
   std::string all = each.front();

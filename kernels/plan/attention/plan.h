@@ -35,7 +35,7 @@ struct AttentionPass {
   int64_t max_short_length = 1;
   int64_t output_rows = -1;     // rows whose outputs are wanted; -1: all
   int64_t window = 0;           // AttentionCall::window
-  int64_t segment = 0;          // longest segment of dilated attention; 0: dense
+  bool dilated = false;         // rows see what pairs admit (AttentionCall::dilated)
   bool has_norm = false;        // heads of q and k are normalized (RMSNorm) before RoPE
   bool has_norm_table = false;  // that norm takes 1 / sqrt from a table
   bool observed = false;        // an observer asks for the stream lengths of rows
@@ -78,7 +78,7 @@ struct AttentionPlan {
   AttentionRows attended = AttentionRows::kAll;
   int64_t count = 0;                // rows that take short_rows
   int64_t max_length = 0;           // longest context of these rows
-  ScRowPlan row;                    // first launch of these rows, if its kernel is in row.cu or dilated.cu
+  ScRowPlan row;                    // first launch of these rows, if its kernel is in row.cu
   SplitPlan split;                  // launches of these rows, if short_rows cuts contexts
   std::optional<ScTilePlan> tiles;  // plans of tiles and of wide tiles; nullopt if the shape cannot take them
   std::optional<WidePlan> wide;
@@ -101,13 +101,10 @@ struct DealtPlan {
 DealtPlan PlanDealt(const GpuTraits& gpu, const AttentionShape& shape, int64_t rows, int64_t stride);
 
 // Names for users the routes by context, as "rows fresh, split-resident beyond 256", of `tokens` rows: of one sequence
-// (is_prompt), or of as many sequences in a graph. segment: AttentionPass::segment. If positions are dealt, `tokens`
-// counts the rows of all devices.
-std::string AttentionRoutes(const GpuTraits& gpu, const AttentionShape& shape, int64_t tokens, bool is_prompt,
-                            int64_t segment);
+// (is_prompt), or of as many sequences in a graph. If positions are dealt, `tokens` counts the rows of all devices.
+std::string AttentionRoutes(const GpuTraits& gpu, const AttentionShape& shape, int64_t tokens, bool is_prompt);
 // The names for all layers of a cache, in the order of layers, each once, with "; " in between.
-std::string AttentionRoutes(const GpuTraits& gpu, const AttentionLayers& layers, int64_t tokens, bool is_prompt,
-                            int64_t segment);
+std::string AttentionRoutes(const GpuTraits& gpu, const AttentionLayers& layers, int64_t tokens, bool is_prompt);
 
 // kFreshRows: most rows of a pass whose row kernel also appends them. kFewOutputs: most output rows of a pass that
 // computes attention for its output rows only.
@@ -118,8 +115,6 @@ inline constexpr int kFewOutputs = 16;
 constexpr int64_t WindowReach(int64_t window, int64_t max_length) {
   return window > 0 && window + kSplitUnit < max_length ? window + kSplitUnit : max_length;
 }
-// Most scores of a row of dilated attention: those of its longest segment, from a multiple of kRowLanes on.
-int64_t DilatedSpan(int64_t segment, int64_t max_length);
 
 // Most bytes of the workspace that a route takes for any pass within the limits, with the codes of its queries.
 int64_t RouteScratchBytes(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits,
@@ -129,7 +124,7 @@ int64_t RouteScratchBytes(const GpuTraits& gpu, const AttentionShape& shape, con
 int64_t AttentionScratchBytes(const GpuTraits& gpu, const AttentionShape& shape, const AttentionLimits& limits);
 // The largest AttentionScratchBytes of the layers of a cache whose positions are not dealt.
 int64_t AttentionScratchBytes(const GpuTraits& gpu, const AttentionLayers& layers, const AttentionLimits& limits);
-// Most rows of kMixedPlain whose scores are in memory at a time.
+// Most rows of kPlainRows whose scores are in memory at a time.
 int64_t MixedRowsAtOnce(const AttentionShape& shape, const AttentionLimits& limits);
 // Bytes of a ByteTable, the view of a count table that each (row, head) with its own length has; mixed.cu checks the
 // size at compile time.

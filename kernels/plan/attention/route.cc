@@ -12,10 +12,9 @@ std::string_view AttentionRouteName(AttentionRoute route) {
     case kScLookup: return "split-lookup";
     case kScResident: return "split-resident";
     case kScSplit: return "split";
-    case kDilatedRows: return "dilated";
     case kMixedFresh: return "mixed-rows fresh";
     case kMixedRows: return "mixed-rows";
-    case kMixedPlain: return "mixed-plain";
+    case kPlainRows: return "plain-rows";
     case kPlainWindow: return "plain-window";
     case kDealtSplit: return "dealt-split";
     case kDealtRows: return "dealt-rows";

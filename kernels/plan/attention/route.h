@@ -17,10 +17,9 @@ enum class AttentionRoute : uint8_t {
   kScLookup,      // split/resident_lookup.cu: resident blocks, q k by look-ups
   kScResident,    // split/resident.cu: resident blocks, binary tensor cores
   kScSplit,       // split/scores.cu, softmax.cu, values.cu: contexts cut over the GPU
-  kDilatedRows,   // dilated.cu: positions that dilated attention admits
   kMixedFresh,    // row.cu with a stream length for every (row, head), which appends the one row itself
   kMixedRows,     // row.cu with a stream length for every (row, head)
-  kMixedPlain,    // plain/attention.cu: kPerToken with any setting
+  kPlainRows,     // plain/attention.cu: kPerToken with any setting
   kPlainWindow,   // plain/window.cu: per_row and per_head with any setting
   kDealtSplit,    // split/dealt.cu with products of scores.cu and values.cu: positions dealt over devices
   kDealtRows,     // split/dealt.cu with products of its own
@@ -42,11 +41,11 @@ constexpr bool AppendsItself(AttentionRoute route) {
   using enum AttentionRoute;
   return route == kScFreshRows || route == kMixedFresh;
 }
-// Whether the kernel of the route is in row.cu or dilated.cu.
+// Whether the kernel of the route is in row.cu.
 constexpr bool IsScRowKernel(AttentionRoute route) {
   using enum AttentionRoute;
-  return route == kScFreshRows || route == kScRows || route == kScWindowRows || route == kDilatedRows ||
-         route == kMixedFresh || route == kMixedRows;
+  return route == kScFreshRows || route == kScRows || route == kScWindowRows || route == kMixedFresh ||
+         route == kMixedRows;
 }
 // Whether the route cuts the contexts of single rows over the GPU.
 constexpr bool CutsContexts(AttentionRoute route) {

@@ -9,7 +9,7 @@
 
 namespace stoch {
 
-// One launch of the SC row kernel (attention/row.cu, attention/dilated.cu).
+// One launch of the SC row kernel (attention/row.cu).
 struct ScRowPlan {
   int cluster = 1;           // blocks of a (row, head)
   int blocks_per_sm = 1;     // occupancy that the kernel is compiled for: 1, 2 or 4

@@ -116,13 +116,12 @@ int64_t RouteScratchBytes(const GpuTraits& gpu, const AttentionShape& shape, con
     case kScWindowRows:
     case kScLookup:
     case kScResident:
-    case kScSplit:
-    case kDilatedRows: return queries() + spill();
+    case kScSplit: return queries() + spill();
     case kScTiles: return queries() + TileScratchBytes(gpu, shape, limits);
     case kScWide: return queries() + WideScratchBytes(gpu, shape, limits);
     case kMixedRows: return queries() + LengthBytes(shape, limits) + spill();
     case kMixedWide: return queries() + LengthBytes(shape, limits) + WideScratchBytes(gpu, LongestShape(shape), limits);
-    case kMixedPlain: return PlainBytes(shape, limits);
+    case kPlainRows: return PlainBytes(shape, limits);
     case kPlainWindow: return PlainWindowBytes(shape, limits);
     case kDealtSplit:  // counted in ring.h
     case kDealtRows:
@@ -137,6 +136,7 @@ int64_t AttentionScratchBytes(const GpuTraits& gpu, const AttentionShape& shape,
     for (const AttentionRoute route : routes) most = std::max(most, RouteScratchBytes(gpu, shape, limits, route));
   };
   const bool has_tiles = limits.max_rows >= kLongSequenceRows;
+  if (shape.dilated) take({AttentionRoute::kPlainRows});
   switch (shape.lengths) {
     case AttentionLengths::kUniform: break;
     case AttentionLengths::kByTile:
@@ -145,7 +145,7 @@ int64_t AttentionScratchBytes(const GpuTraits& gpu, const AttentionShape& shape,
     case AttentionLengths::kByRow: take({AttentionRoute::kMixedRows}); [[fallthrough]];
     case AttentionLengths::kAny:
       if (shape.mode == AttentionMode::kExact) break;
-      take({shape.mode == AttentionMode::kPerToken ? AttentionRoute::kMixedPlain : AttentionRoute::kPlainWindow});
+      take({shape.mode == AttentionMode::kPerToken ? AttentionRoute::kPlainRows : AttentionRoute::kPlainWindow});
       return most;
   }
   if (shape.mode == AttentionMode::kExact) {

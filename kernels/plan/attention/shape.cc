@@ -47,6 +47,7 @@ AttentionShape ShapeOfCache(const KvCacheSpec& spec, int num_heads) {
   shape.page_tokens = spec.page_tokens;
   shape.stripes = spec.stripes;
   shape.key_scales = spec.key_scales;
+  shape.dilated = spec.dilated;
   return shape;
 }
 

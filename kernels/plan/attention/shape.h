@@ -35,6 +35,7 @@ struct AttentionShape {
   int64_t key_scales = 1;  // KvCacheSpec::key_scales
   int stripes = 1;         // devices that positions are dealt over (kernels/stripes.h)
   int64_t longest = 0;     // if positions are dealt: length of the longest sequence that scratch is planned for
+  bool dilated = false;    // KvCacheSpec::dilated
   AttentionLengths lengths = AttentionLengths::kUniform;
   ScTraits longest_qk, longest_av;  // valid if lengths is kByTile
 

@@ -237,7 +237,7 @@ TEST(AttentionLayers, RoutesAndScratchOfEveryLayer) {
   const GpuTraits gpu = test::H200();
   const AttentionLimits limits{2048, 32, 8192};
   const auto see = [&](std::vector<Products> products, int64_t tokens, bool is_prompt) {
-    return AttentionRoutes(gpu, MakeAttentionLayers(Cache(std::move(products)), 32), tokens, is_prompt, 0);
+    return AttentionRoutes(gpu, MakeAttentionLayers(Cache(std::move(products)), 32), tokens, is_prompt);
   };
   EXPECT_EQ(see({Mixed({128, 64})}, 1, false), "mixed-rows fresh");
   EXPECT_EQ(see({Mixed({128, 64})}, 8, false), "mixed-rows");
@@ -247,7 +247,7 @@ TEST(AttentionLayers, RoutesAndScratchOfEveryLayer) {
   ScConfig integers = Plain();
   integers.halve = false;
   integers.arith = ScArith::kInt8;
-  EXPECT_EQ(see({Uniform(integers), Mixed({128, 64})}, 1, false), "mixed-plain; mixed-rows fresh");
+  EXPECT_EQ(see({Uniform(integers), Mixed({128, 64})}, 1, false), "plain-rows; mixed-rows fresh");
 
   const AttentionLayers both = MakeAttentionLayers(Cache({Uniform(), Mixed({128, 64})}), 32);
   const AttentionLayers other_way = MakeAttentionLayers(Cache({Mixed({128, 64}), Uniform()}), 32);

@@ -66,23 +66,26 @@ TEST(AttentionRoute, OfEveryGpu) {
     SCOPED_TRACE(gpu.name);
     ASSERT_TRUE(rows.contains(gpu.name));
     const Row& row = rows.at(gpu.name);
-    EXPECT_EQ(AttentionRoutes(gpu.traits, Llama(), 1, false, 0), row.one);
-    EXPECT_EQ(AttentionRoutes(gpu.traits, Llama(), 8, false, 0), row.eight);
-    EXPECT_EQ(AttentionRoutes(gpu.traits, Llama(), 64, false, 0), row.many);
-    EXPECT_EQ(AttentionRoutes(gpu.traits, Llama(), 2048, true, 0), row.prompt);
-    EXPECT_EQ(AttentionRoutes(gpu.traits, Llama(), 1, false, 2048), "dilated");
-    EXPECT_EQ(AttentionRoutes(gpu.traits, Exact(Precision::kFp32), 1, false, 0), "exact-rows, exact-split beyond 6144");
-    EXPECT_EQ(AttentionRoutes(gpu.traits, Exact(Precision::kFp16), 1, false, 0), "exact-rows, exact-split beyond 6144");
-    EXPECT_EQ(AttentionRoutes(gpu.traits, Exact(Precision::kFp16), 2048, true, 0), "half-tiles");
+    EXPECT_EQ(AttentionRoutes(gpu.traits, Llama(), 1, false), row.one);
+    EXPECT_EQ(AttentionRoutes(gpu.traits, Llama(), 8, false), row.eight);
+    EXPECT_EQ(AttentionRoutes(gpu.traits, Llama(), 64, false), row.many);
+    EXPECT_EQ(AttentionRoutes(gpu.traits, Llama(), 2048, true), row.prompt);
+    AttentionShape dilated = Llama();
+    dilated.dilated = true;
+    EXPECT_EQ(AttentionRoutes(gpu.traits, dilated, 1, false), "plain-rows");
+    EXPECT_EQ(AttentionRoutes(gpu.traits, dilated, 2048, true), "plain-rows");
+    EXPECT_EQ(AttentionRoutes(gpu.traits, Exact(Precision::kFp32), 1, false), "exact-rows, exact-split beyond 6144");
+    EXPECT_EQ(AttentionRoutes(gpu.traits, Exact(Precision::kFp16), 1, false), "exact-rows, exact-split beyond 6144");
+    EXPECT_EQ(AttentionRoutes(gpu.traits, Exact(Precision::kFp16), 2048, true), "half-tiles");
     const AttentionShape per_row = Shape(32, 8, 128, Halved(), AttentionMode::kPerRow);
-    EXPECT_EQ(AttentionRoutes(gpu.traits, per_row, 1, false, 0), "window-rows");
+    EXPECT_EQ(AttentionRoutes(gpu.traits, per_row, 1, false), "window-rows");
     AttentionShape dealt = Llama();
     dealt.stripes = 2;
     dealt.longest = 131072;
-    EXPECT_EQ(AttentionRoutes(gpu.traits, dealt, 1, false, 0), "dealt-split");
-    EXPECT_EQ(AttentionRoutes(gpu.traits, dealt, 2048, true, 0), row.prompt);
+    EXPECT_EQ(AttentionRoutes(gpu.traits, dealt, 1, false), "dealt-split");
+    EXPECT_EQ(AttentionRoutes(gpu.traits, dealt, 2048, true), row.prompt);
     dealt.head_dim = 80;
-    EXPECT_EQ(AttentionRoutes(gpu.traits, dealt, 1, false, 0), "dealt-rows");
+    EXPECT_EQ(AttentionRoutes(gpu.traits, dealt, 1, false), "dealt-rows");
   }
 }
 
@@ -123,8 +126,9 @@ TEST(AttentionRoute, EveryOneIsTaken) {
             take(gpu.traits, shape, pass);
             take(gpu.traits, shape, AttentionPass::Prompt(rows, length));
             if (shape.mode != AttentionMode::kPerToken) continue;
-            pass.segment = 2048;
-            take(gpu.traits, shape, pass);
+            AttentionShape dilated = shape;
+            dilated.dilated = pass.dilated = true;
+            take(gpu.traits, dilated, pass);
           }
         }
       }
@@ -282,6 +286,13 @@ TEST(AttentionRoute, ScratchOfAnH200) {
   EXPECT_EQ(AttentionScratchBytes(gpu, Exact(Precision::kFp32), {8, 32, 131072}), 137626624);
   EXPECT_EQ(AttentionScratchBytes(gpu, Exact(Precision::kFp16), {8, 32, 131072}),
             AttentionScratchBytes(gpu, Exact(Precision::kFp32), {8, 32, 131072}));
+  // Dilated attention needs the codes of queries and scores in memory besides, 64 MiB of these at most.
+  AttentionShape dilated = Llama();
+  dilated.dilated = true;
+  EXPECT_EQ(AttentionScratchBytes(gpu, dilated, {8, 32, 131072}), AttentionScratchBytes(gpu, Llama(), {8, 32, 131072}));
+  EXPECT_EQ(AttentionScratchBytes(gpu, dilated, {8, 32, 256}),
+            RouteScratchBytes(gpu, dilated, {8, 32, 256}, Route::kPlainRows));
+  EXPECT_GT(AttentionScratchBytes(gpu, dilated, {8, 32, 256}), AttentionScratchBytes(gpu, Llama(), {8, 32, 256}));
   // Lengths of rows need their tables besides; those of a whole call a pass over scores in memory, 64 MiB of them.
   AttentionShape lengths = Shape(32, 8, 128, Halved());
   const int64_t uniform = AttentionScratchBytes(gpu, lengths, {8, 32, 8192});

@@ -42,6 +42,7 @@ struct Ring {
     const auto num_pages = static_cast<int32_t>(sequence_pages * shape.sequences);
     spec = MakeKvCacheSpec(config, precision, ParseScModelConfig(std::vector<std::string>{settings}), 1, num_pages);
     spec.stripes = count;
+    spec.dilated = spec.mode == AttentionMode::kPerToken;
     pages.resize(static_cast<size_t>(shape.sequences));
     done.resize(pages.size());
     for (int32_t page = 0; page < num_pages; ++page) {

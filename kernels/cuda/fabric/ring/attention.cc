@@ -7,6 +7,7 @@
 
 #include "kernels/call_check.h"
 #include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/attention/mixed.h"
 #include "kernels/cuda/attention/shape.h"
 #include "kernels/cuda/base/device_guard.h"
 #include "kernels/cuda/fabric/ring/places.h"
@@ -54,8 +55,8 @@ class RingPass {
     return int64_t{layout_.sequences[sequence].start_position} + layout_.sequences[sequence].num_rows;
   }
   int64_t PagesOf(size_t sequence) const { return (LengthOf(sequence) + spec_.page_tokens - 1) / spec_.page_tokens; }
-  // First page that is sent. The kernel of dilated attention reads only admitted positions, so pages before the first
-  // of them are not needed. Other kernels also read positions before a sliding window, so they need all pages.
+  // First page that is sent. The kernel of dilated attention multiplies only admitted positions, so pages before the
+  // first of them are not needed. Other kernels also read positions before a sliding window, so they need all pages.
   int64_t FirstPage(size_t sequence) const {
     const AttentionCall& call = call_.parts.front();
     if (call.dilated.empty()) return 0;
@@ -173,13 +174,13 @@ AttendedRows RingPass::WindowRows(int rank, int64_t round) {
 }
 
 // Describes a round to the planner: all rows are of one sequence, whose keys and values are in the window.
-AttentionPass PassOf(const AttentionArgs& args, const AttendedRows& rows, const DilatedPairs& pairs) {
+AttentionPass PassOf(const AttentionArgs& args, const AttendedRows& rows, bool dilated) {
   AttentionPass pass = AttentionPass::Rows(args.rows, rows.all.max_length, AttentionUse::kRing);
   pass.short_rows = rows.short_rows.count;
   pass.max_short_length = rows.short_rows.max_length;
   pass.batch_sequences = rows.tiles.host.empty() ? 0 : 1;
   pass.window = args.window;
-  pass.segment = LongestSegment(pairs);
+  pass.dilated = dilated;
   return pass;
 }
 
@@ -192,9 +193,8 @@ void RingPass::Compute(int rank, int64_t round) {
   const AttentionLimits limits = RingAttentionLimits(spec_, limits_, at(round).heads);
   AttentionShape shape = ShapeOf(*part.cache, part.call->cache_layer, args.num_heads, at(round).heads);
   shape.longest = limits.max_context;
-  const DilatedPairs pairs =
-      MakeDilatedPairs(part.call->dilated, part.call->first_head + int64_t{at(round).first_head} * group_);
-  const AttentionPlan plan = PlanAttention(ctx.traits, shape, limits, PassOf(args, rows, pairs));
+  const bool dilated = !part.call->dilated.empty();
+  const AttentionPlan plan = PlanAttention(ctx.traits, shape, limits, PassOf(args, rows, dilated));
   if (spec_.mode == AttentionMode::kExact) return AttendValues(ctx, args, shape, plan, rows.all);
   TileBatch batch;
   batch.num_sequences = 1;
@@ -211,7 +211,10 @@ void RingPass::Compute(int rank, int64_t round) {
   AttentionArgs queries = args;
   queries.kv.num_kv_heads = 0;
   LaunchAppendCodes(ctx, queries, operands.qk.q_max, operands.av.q_max, operands.q);
-  AttendCodes(ctx, args, shape, plan, operands, pairs, rows);
+  if (!dilated) return AttendCodes(ctx, args, shape, plan, operands, rows);
+  const DilatedPairs pairs =
+      MakeDilatedPairs(part.call->dilated, part.call->first_head + int64_t{at(round).first_head} * group_);
+  AttendPlainRows(ctx, args, *part.cache->mixed(part.call->cache_layer), pairs, operands.q, limits);
 }
 
 void CheckPasses(const RingAttentionCall& call) {
