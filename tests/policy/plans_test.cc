@@ -19,24 +19,44 @@ TEST(PlansRule, HaveNoFlags) {
   EXPECT_EQ(Findings(CheckPlans, "kernels/plan/a.h", "struct APlan {\n  bool Takes(int rows) const;\n};\n"), 0u);
 }
 
-TEST(ChooserRule, KernelsReadPlans) {
-  EXPECT_EQ(Findings(CheckChooser, "kernels/cuda/attention/hopper/wide.cu", "if (ctx.traits.has_wgmma) Run();\n"), 1u);
-  EXPECT_EQ(Findings(CheckChooser, "kernels/cuda/attention/hopper/wide.cu", "Run();  // traits.has_wgmma\n"), 0u);
-  EXPECT_EQ(Findings(CheckChooser, "kernels/cuda/runtime/gpu_probe.cu", "traits.has_wgmma = true;\n"), 0u);
-  EXPECT_EQ(Findings(CheckChooser, "kernels/plan/attention/plan.cc", "if (gpu.traits.has_wgmma) return;\n"), 0u);
+TEST(TemplatesRule, ThreeBooleans) {
+  const auto findings = [](const std::string& text) { return Findings(CheckTemplates, "kernels/cuda/a.cu", text); };
+  EXPECT_EQ(findings("template <int n, bool a, bool b,\n          bool c = false>\n__global__ void Kernel();\n"), 0u);
+  EXPECT_EQ(
+      findings("template <bool a, int n, bool b,\n          bool c = false, bool d = true>\n__global__ void K();\n"),
+      1u);
+  EXPECT_EQ(findings("template <bool a, bool b, typename F = G<bool>, bool c>\nvoid F();\n"), 1u);
+  EXPECT_EQ(findings("template <bool a, bool b>\nvoid F(bool c, bool d);\ntemplate <bool c, bool d>\nvoid G();\n"), 0u);
+  EXPECT_EQ(findings("// template <bool a, bool b, bool c, bool d>\nvoid F();\n"), 0u);
+  EXPECT_EQ(Findings(CheckTemplates, "kernels/cpu/a.h", "template <bool a, bool b, bool c, bool d>\nvoid F();\n"), 0u);
 }
 
-TEST(RoutesRule, AreTakenAndNameTheirSource) {
-  const auto findings = [](const std::string& comment, const std::string& plan) {
-    return CheckRoutes({{"kernels/plan/x/route.h", "enum class XRoute : uint8_t {\n  kRows,  // " + comment + "\n};\n"},
-                        {"kernels/plan/x/route.cc", "case kRows: return \"rows\";\n"},
-                        {"kernels/plan/x/plan.cc", plan}})
+TEST(ChooserRule, OnlyThePlanReadsTraits) {
+  const auto findings = [](const std::string& path, const std::string& text) {
+    return CheckChooser({{"kernels/plan/gpu_traits.h",
+                          "struct GpuTraits {\n  int sm_count = 0;  // SMs\n  bool has_clusters = false;  // clusters\n"
+                          "  bool has_wgmma = false;\n  int64_t max_shared_bytes = 0;\n};\n"},
+                         {path, text}})
         .size();
   };
-  EXPECT_EQ(findings("row.cu: one at a time", "plan.route = XRoute::kRows;\n"), 0u);
-  EXPECT_EQ(findings("cuBLAS", "plan.route = XRoute::kRows;\n"), 0u);
-  EXPECT_EQ(findings("one at a time", "plan.route = XRoute::kRows;\n"), 1u);
-  EXPECT_EQ(findings("row.cu: one at a time", "plan.route = XRoute::kRowsAll;\n"), 1u);
+  const std::string kernel = "kernels/cuda/attention/hopper/wide.cu";
+  EXPECT_EQ(findings(kernel, "if (ctx.traits.has_wgmma) Run();\n"), 1u);
+  EXPECT_EQ(findings(kernel, "const auto& gpu = ctx.traits;\nif (gpu.has_wgmma) Run();\n"), 1u);
+  EXPECT_EQ(
+      findings(kernel, "bool Wide(const GpuTraits* gpu) { return gpu->has_clusters && gpu->max_shared_bytes > 9; }\n"),
+      2u);
+  EXPECT_EQ(findings("engine/a.cc", "if (gpu.has_wgmma) Run();\n"), 1u);
+  EXPECT_EQ(findings(kernel, "Run(ctx.traits.sm_count);  // traits.has_wgmma\n"), 0u);
+  EXPECT_EQ(findings(kernel, "Variant variant{.has_clusters_ = true};\nvariant.has_wgmma_too = Plan(ctx.traits);\n"),
+            0u);
+  EXPECT_EQ(findings("kernels/plan/attention/plan.cc", "if (gpu.has_wgmma) return;\n"), 0u);
+  EXPECT_EQ(findings("tests/kernels/a_test.cc", "if (gpu.has_wgmma) return;\n"), 0u);
+  // An exemption is of one trait.
+  EXPECT_EQ(findings("kernels/cuda/runtime/gpu_probe.cu", "traits.has_wgmma = true;\n"), 0u);
+  EXPECT_EQ(findings("kernels/cuda/linear/fixed_tile.cu", "return ctx.traits.has_wgmma ? A : B;\n"), 0u);
+  EXPECT_EQ(findings("kernels/cuda/linear/fixed_tile.cu", "return ctx.traits.has_clusters ? A : B;\n"), 1u);
+  // A header without traits would let everything pass.
+  EXPECT_EQ(CheckChooser({{kernel, "if (ctx.traits.has_wgmma) Run();\n"}}).size(), 1u);
 }
 
 }  // namespace

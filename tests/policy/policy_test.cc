@@ -365,7 +365,9 @@ INSTANTIATE_TEST_SUITE_P(
                     NamedTreeRule{"Prefixes", CheckPrefixes}, NamedTreeRule{"Definitions", CheckDefinitions},
                     NamedTreeRule{"Forwarding", CheckForwarding}, NamedTreeRule{"Readmes", CheckReadmes},
                     NamedTreeRule{"Results", CheckResults}, NamedTreeRule{"Log", CheckLog},
-                    NamedTreeRule{"Routes", CheckRoutes}, NamedTreeRule{"Workflows", CheckWorkflows}),
+                    NamedTreeRule{"Chooser", CheckChooser}, NamedTreeRule{"Routes", CheckRoutes},
+                    NamedTreeRule{"Kernels", CheckKernels}, NamedTreeRule{"RouteNumbers", CheckRouteNumbers},
+                    NamedTreeRule{"Workflows", CheckWorkflows}),
     [](const auto& rule) { return rule.param.name; });
 
 TEST(WholeTree, CitesOnlyWhatIsThere) {
@@ -382,8 +384,8 @@ INSTANTIATE_TEST_SUITE_P(
                     NamedRule{"QuietLibraries", CheckQuietLibraries},
                     NamedRule{"StandardStreams", CheckStandardStreams}, NamedRule{"NoLibm", CheckNoLibm},
                     NamedRule{"Length", CheckLength}, NamedRule{"Functions", CheckFunctions},
-                    NamedRule{"Words", CheckWords}, NamedRule{"Plans", CheckPlans}, NamedRule{"Chooser", CheckChooser},
-                    NamedRule{"Licence", CheckLicence}),
+                    NamedRule{"Words", CheckWords}, NamedRule{"Plans", CheckPlans},
+                    NamedRule{"Templates", CheckTemplates}, NamedRule{"Licence", CheckLicence}),
     [](const auto& rule) { return rule.param.name; });
 
 }  // namespace

@@ -54,8 +54,8 @@ std::vector<std::string> CheckLicence(const SourceFile& file);
 
 // No plan of kernels/plan has a flag: what it says is a value of an enum, or the plan is optional.
 std::vector<std::string> CheckPlans(const SourceFile& file);
-// No source of kernels/cuda reads a trait of a GPU that only a choice depends on.
-std::vector<std::string> CheckChooser(const SourceFile& file);
+// No template of kernels/cuda, and so no kernel, has more than three booleans.
+std::vector<std::string> CheckTemplates(const SourceFile& file);
 
 // A function that has a body in a file: where its head begins and how many lines it has.
 struct FunctionSize {
@@ -85,8 +85,16 @@ std::vector<std::string> CheckDefinitions(const std::vector<SourceFile>& files);
 // Every folder has a README.md, but hidden ones and those below bench/results and tests/fuzz/seeds, whose tables are above
 // them. Every Markdown file begins with a heading.
 std::vector<std::string> CheckReadmes(const std::vector<SourceFile>& files);
+// Only kernels/plan, and tests and benchmarks, read members of GpuTraits (kernels/plan/gpu_traits.h), by whatever name they
+// have the traits: what else reads one is listed in plans.cc with the reason.
+std::vector<std::string> CheckChooser(const std::vector<SourceFile>& files);
 // Every route of kernels/plan/*/route.h names the source that runs it, and some plan takes it.
 std::vector<std::string> CheckRoutes(const std::vector<SourceFile>& files);
+// Every file of kernels/cuda/{sc,mixed,linear,attention,plain,baseline} with a kernel is named by a route, or helper_kernels.tsv
+// says which routes it serves.
+std::vector<std::string> CheckKernels(const std::vector<SourceFile>& files);
+// Every route has a row in routes.tsv that names a recorded number of it, in bench/log or docs/performance.md. Few have none.
+std::vector<std::string> CheckRouteNumbers(const std::vector<SourceFile>& files);
 // Every step of a workflow in .github runs one script of this repository.
 std::vector<std::string> CheckWorkflows(const std::vector<SourceFile>& files);
 // Every experiment of bench/log/*.tsv has its eight columns, a day and one of the verdicts that README.md there explains.

@@ -150,7 +150,7 @@ PostedHeads PollHeads(const Job& job) {
   const PolledRow k = rows.Poll(job.args.k, kv_count);
   const PolledRow v = rows.Poll(job.args.v, kv_count);
   PostedHeads posted;
-  if (!q || !k || !v || q.is_shared) return posted;
+  if (!q || !k || !v || q.is_shared_row) return posted;
   posted.q = q.words;
   posted.k = k.words;
   posted.v = v.words;

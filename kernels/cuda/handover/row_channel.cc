@@ -50,7 +50,7 @@ RowPost RowChannel::Next(const RowOutputs& outputs, bool is_open, PostPeers* pee
 
 RowPost RowChannel::Take(const RowOutputs& outputs, bool is_open, const PolledRow& polled, PostPeers* peers) {
   const RowPost post = Next(outputs, is_open, peers);
-  if (post && polled.is_shared) shared_->offered.reset();  // this kernel polls the shared row, its only reader
+  if (post && polled.is_shared_row) shared_->offered.reset();  // this kernel polls the shared row, its only reader
   Settle();
   return post;
 }

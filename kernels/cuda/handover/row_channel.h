@@ -81,7 +81,7 @@ struct PolledRow {
   const uint32_t* silu_by = nullptr;  // as SharedRow::silu_by; null: the values are `words` themselves
   // Time limit of the poll, if other GPUs post the words.
   PeerWait wait;
-  bool is_shared = false;  // the words are a shared row
+  bool is_shared_row = false;  // the words are a shared row
 
   explicit operator bool() const { return words != nullptr; }
 };

@@ -361,9 +361,9 @@ PolledOperands Poll(const RowChannel& rows, const DecodeArgs& args) {
     polled.y = reinterpret_cast<const float*>(polled.x.silu_by);
     if (args.prologue != Prologue::kNone) polled.x = {};
   } else if (is_product) {
-    const PolledRow y = polled.x.is_shared ? PolledRow{} : rows.Poll(args.y, args.dims.dims);
+    const PolledRow y = polled.x.is_shared_row ? PolledRow{} : rows.Poll(args.y, args.dims.dims);
     polled.y = reinterpret_cast<const float*>(y.words);
-    if (!y || y.is_shared) polled.x = {};
+    if (!y || y.is_shared_row) polled.x = {};
   }
   return polled;
 }
