@@ -110,18 +110,19 @@ ScPlan::ScPlan(const ScModelConfig& sc, const DecoderConfig& config) : sc_(sc), 
 
 void ScPlan::CheckOperator(int layer, ScOperatorId id) const {
   const ScConfig& op = sc_.at(layer, id);
-  // T(0, b) need not be 0, so positions before a window would count.
-  const std::string gate = op.gate == ScGate::kCounts ? "counts" : "table";
-  if (IsAttention(id) && !HasSource(op.gate) && op.arith == ScArith::kSc && config_.WindowOf(layer) > 0) {
-    throw InvalidInput("SC setting " + std::string(ScOperatorName(id)) + ".gate = " + gate + ": layer " +
-                       std::to_string(layer) + " has a sliding window, allowed is a gate of streams");
-  }
-  // So would those that a row of a window does not see.
-  const bool whole_window = id == ScOperatorId::kAv && sc_.attention != AttentionMode::kPerToken;
-  if (whole_window && !HasSource(op.gate) && op.arith == ScArith::kSc && CountsZero(op)) {
-    throw InvalidInput("SC setting av.gate = " + gate +
-                       ": its products with 0 are not all 0, and attention = per_head, per_row sums "
-                       "positions that a row does not see: allowed is attention = per_token, exact");
+  // Sums of p v run over positions that a row does not see, where p = 0: in whole windows over those of other rows, and
+  // behind a sliding window from the begin of a page on. Only products with 0 that are 0 leave such sums as they are.
+  const bool is_whole = sc_.attention != AttentionMode::kPerToken;
+  const bool is_sliding = config_.WindowOf(layer) > 0 && !sc_.dilated.enabled;
+  const bool has_table = !HasSource(op.gate) && op.arith == ScArith::kSc;
+  if (id == ScOperatorId::kAv && has_table && (is_whole || is_sliding) && CountsZero(op)) {
+    const std::string sums = is_whole ? "attention = per_head, per_row sums positions that a row does not see: allowed "
+                                        "is attention = per_token, exact"
+                                      : "layer " + std::to_string(layer) +
+                                            " has a sliding window, so that sums begin before what a row sees: "
+                                            "allowed are counts of 0 for 0";
+    throw InvalidInput(std::string("SC setting av.gate = ") + (op.gate == ScGate::kCounts ? "counts" : "table") +
+                       ": its products with 0 are not all 0, and " + sums);
   }
   if (IsAttention(id) && op.arith == ScArith::kFp) RejectExactProduct(ScOperatorName(id));
   if (op.arith != ScArith::kSc || !HasSource(op.gate) || sc_.files.mp == nullptr) return;

@@ -51,6 +51,24 @@ KvCacheSpec Spec(const Shape& shape, AttentionMode mode, bool halve) {
   return spec;
 }
 
+// Counts that no gate gives, 0 where the activation is 0, with two masks.
+ScOperatorPtr TableOperator(AttentionMode mode) {
+  auto counts = std::make_shared<CountTable>();
+  counts->masks = 2;
+  counts->levels = 128;
+  for (int i = 0; i < 2 * 128 * 128; ++i) {
+    const int mask = i >> 14, a = i >> 7 & 127, b = i & 127;
+    counts->entries.push_back(a == 0 || b == 0 ? 0 : a * b / 126 + ((a ^ b) & 7) + mask);
+  }
+  ScConfig config;
+  config.gate = ScGate::kCounts;
+  config.stoc_len = 128;
+  config.counts = "counts";
+  config.count_table = CountTablePtr(std::move(counts));
+  if (mode == AttentionMode::kPerHead) config.granularity = ScGranularity::kPerHead;
+  return MakeScOperator(config);
+}
+
 // Angles are not what is tested: any cosines and sines do.
 Matrix RopeTable(int64_t positions, int64_t head_dim) {
   Matrix table(positions, head_dim);
@@ -265,6 +283,24 @@ TEST_P(AttentionTest, HeadsMayBeNormedInTheOp) {
   }
 }
 
+// All rows of a sequence behind a window against the definition: in one pass, and where it may be cut in several.
+void ExpectWindow(Backend& backend, const Shape& shape, const KvCacheSpec& spec, const Inputs& in, int window) {
+  const int64_t tokens = in.q.rows;
+  const Matrix expected = Define(in, shape, spec, window);
+  std::vector<int64_t> steps = {tokens};
+  if (spec.mode == AttentionMode::kExact || spec.mode == AttentionMode::kPerToken) steps = {tokens, 1, 7};
+  for (const int64_t step : steps) {
+    Runner runner(backend, shape, spec, window);
+    for (int64_t begin = 0; begin < tokens; begin += step) {
+      const int64_t count = std::min(step, tokens - begin);
+      const Matrix part = runner.Run({{&in, begin, count, kPages}});
+      ASSERT_TRUE(test::SameBits(part.values, RowsOf(expected, begin, count).values))
+          << "mode " << static_cast<int>(spec.mode) << " head_dim " << shape.head_dim << " window " << window
+          << " step " << step << " at " << begin;
+    }
+  }
+}
+
 // In one pass, and where it may be cut in several; windows within a page, over pages, and as long as the sequence.
 TEST_P(AttentionTest, WindowsHideOlderPositions) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
@@ -273,21 +309,20 @@ TEST_P(AttentionTest, WindowsHideOlderPositions) {
     const Inputs in(3, shape, kTokens);
     for (const AttentionMode mode : kModes) {
       const KvCacheSpec spec = Spec(shape, mode, true);
-      for (const int window : {1, 7, 16, 40, 75, 200}) {
-        const Matrix expected = Define(in, shape, spec, window);
-        std::vector<int64_t> steps = {kTokens};
-        if (mode == AttentionMode::kExact || mode == AttentionMode::kPerToken) steps = {kTokens, 1, 7};
-        for (const int64_t step : steps) {
-          Runner runner(*backend, shape, spec, window);
-          for (int64_t begin = 0; begin < kTokens; begin += step) {
-            const int64_t count = std::min(step, kTokens - begin);
-            const Matrix part = runner.Run({{&in, begin, count, kPages}});
-            ASSERT_TRUE(test::SameBits(part.values, RowsOf(expected, begin, count).values))
-                << "mode " << static_cast<int>(mode) << " head_dim " << shape.head_dim << " window " << window
-                << " step " << step << " at " << begin;
-          }
-        }
-      }
+      for (const int window : {1, 7, 16, 40, 75, 200}) ExpectWindow(*backend, shape, spec, in, window);
+    }
+  }
+}
+
+// Tables whose products with 0 are 0, on GPUs by the plain kernels.
+TEST_P(AttentionTest, WindowsHideOlderPositionsFromTables) {
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
+  for (const Shape& shape : {kShapes[0], kShapes[3]}) {
+    const Inputs in(3, shape, 75);
+    for (const AttentionMode mode : {AttentionMode::kPerToken, AttentionMode::kPerHead, AttentionMode::kPerRow}) {
+      KvCacheSpec spec = Spec(shape, mode, true);
+      spec.qk = spec.av = TableOperator(mode);
+      for (const int window : {7, 40, 200}) ExpectWindow(*backend, shape, spec, in, window);
     }
   }
 }

@@ -45,29 +45,41 @@ TEST(ScPlan, ExpertsHaveLengthsOfTheirLayerAndFactorsOfTheirOwn) {
   EXPECT_EQ(last.extras->site.unit, 127);
 }
 
-TEST(ScPlan, ATableInAttentionSeesNoSlidingWindow) {
+// A configuration with a table in one product of attention, whose T(0, -125) is `of_zero`.
+ScModelConfig WithTable(ScOperatorId id, int of_zero, AttentionMode mode = AttentionMode::kPerToken) {
+  auto table = std::make_shared<MultiplierTable>();
+  table->entries.assign(65536, 0);
+  table->entries[size_t{128} * 256 + 3] = of_zero;
   ScModelConfig sc = HalvedScModelConfig();
-  for (const ScOperatorId id : {ScOperatorId::kQk, ScOperatorId::kAv}) {
-    ScModelConfig table = sc;
-    table.operators[static_cast<size_t>(id)].gate = ScGate::kTable;
-    EXPECT_NO_THROW(ScPlan(table, NamedDecoderConfig("llama-3.2-1b")));
-    ExpectInvalid([&] { ScPlan(table, NamedDecoderConfig("mistral-7b")); }, {"gate = table", "sliding window"});
+  sc.attention = mode;
+  ScConfig& op = sc.operators[static_cast<size_t>(id)];
+  op.gate = ScGate::kTable;
+  op.multiplier = MultiplierTablePtr(std::move(table));
+  return sc;
+}
+
+// Sums of p v begin at a page, before the window; a score is of one position, and of those that dilated attention
+// admits there are no others.
+TEST(ScPlan, ATableThatCountsZeroHasNoSlidingWindow) {
+  const DecoderConfig windows = NamedDecoderConfig("mistral-7b");
+  for (const int of_zero : {0, 7}) {
+    EXPECT_NO_THROW(ScPlan(WithTable(ScOperatorId::kQk, of_zero), windows));
+    EXPECT_NO_THROW(ScPlan(WithTable(ScOperatorId::kAv, of_zero), NamedDecoderConfig("llama-3.2-1b")));
   }
+  EXPECT_NO_THROW(ScPlan(WithTable(ScOperatorId::kAv, 0), windows));
+  EXPECT_NO_THROW(ScPlan(WithTable(ScOperatorId::kAv, 0, AttentionMode::kPerRow), windows));
+  ExpectInvalid([&] { ScPlan(WithTable(ScOperatorId::kAv, 7), windows); },
+                {"av.gate = table", "layer 0 has a sliding window", "counts of 0 for 0"});
+  ScModelConfig dilated = WithTable(ScOperatorId::kAv, 7);
+  dilated.dilated.enabled = true;
+  EXPECT_NO_THROW(ScPlan(dilated, windows));
 }
 
 // A row of a window runs over positions that it does not see, where p = 0.
 TEST(ScPlan, ATableThatCountsZeroHasNoWindowModes) {
-  ScModelConfig sc = HalvedScModelConfig();
   const DecoderConfig config = NamedDecoderConfig("llama-3.2-1b");
   const auto with = [&](int of_zero, AttentionMode mode) {
-    auto table = std::make_shared<MultiplierTable>();
-    table->entries.assign(65536, 0);
-    table->entries[size_t{128} * 256 + 3] = of_zero;  // T(0, -125)
-    sc.attention = mode;
-    ScConfig& av = sc.operators[static_cast<size_t>(ScOperatorId::kAv)];
-    av.gate = ScGate::kTable;
-    av.multiplier = MultiplierTablePtr(std::move(table));
-    ScPlan(sc, config);
+    ScPlan(WithTable(ScOperatorId::kAv, of_zero, mode), config);
   };
   with(7, AttentionMode::kPerToken);
   with(0, AttentionMode::kPerRow);

@@ -345,6 +345,7 @@ std::vector<test::AttentionShape> WindowCases(AttentionMode mode) {
   table.table = "nearly";
   table.multiplier = NearlyExact();
   add(table, [](auto*) {});
+  add(table, [](auto* shape) { shape->window = 50; });
   return cases;
 }
 
