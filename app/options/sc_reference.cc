@@ -83,16 +83,18 @@ std::string DefaultOf(const ScParameter& parameter) {
 }
 
 std::string Describe(const ScParameter& parameter) {
-  std::string text = fmt::format("\n### {}\n{}\n\n", parameter.name, parameter.help);
-  text += fmt::format("- Value: {}; default of a product: {}\n", TypeAndRange(parameter), DefaultOf(parameter));
+  std::string text = fmt::format("\n### {}\n{}\n", parameter.name, parameter.help);
+  text += fmt::format("Value: {}; default of a product: {}.", TypeAndRange(parameter), DefaultOf(parameter));
   std::string presets;
   for (const ScPreset& preset : ScPresets()) {
     const std::string value = parameter.get(preset.make().at(ScOperatorId::kQProj), parameter);
     if (value == parameter.get(ScConfig{}, parameter)) continue;
     presets += fmt::format("{}{} in `{}`", presets.empty() ? "" : ", ", value, preset.name);
   }
-  if (!presets.empty()) text += fmt::format("- In presets: {}\n", presets);
-  if (parameter.use != ScParameterUse::kEveryProduct) text += fmt::format("- Taken by: {}\n", UseOf(parameter));
+  if (!presets.empty()) text += fmt::format(" In presets: {}.", presets);
+  if (parameter.use != ScParameterUse::kEveryProduct) text += fmt::format(" Taken by: {}.", UseOf(parameter));
+  text += '\n';
+  if (!parameter.choices.empty()) text += '\n';
   for (const ScChoice& choice : parameter.choices) text += fmt::format("- `{}`: {}\n", choice.name, choice.help);
   return text;
 }

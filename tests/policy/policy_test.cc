@@ -125,6 +125,7 @@ TEST(NoLibmRule, KernelsAndModels) {
 TEST(LengthRule, ThreeHundredLinesOfADocument) {
   EXPECT_EQ(Findings(CheckLength, "docs/tuning/a.md", std::string(299, '\n')), 1u);
   EXPECT_EQ(Findings(CheckLength, "docs/tuning/a.md", std::string(298, '\n')), 0u);
+  EXPECT_EQ(Findings(CheckLength, "docs/sc-options.md", std::string(299, '\n')), 1u);
   EXPECT_EQ(Findings(CheckLength, "CHANGELOG.md", std::string(299, '\n')), 0u);
 }
 

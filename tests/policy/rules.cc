@@ -381,8 +381,7 @@ std::vector<std::string> CheckNoLibm(const SourceFile& file) {
 std::vector<std::string> CheckLength(const SourceFile& file) {
   const size_t lines = Lines(file).size();
   const bool document = StartsWith(file.path, "docs/") && EndsWith(file.path, ".md");
-  const bool listed = file.path == "docs/sc-options.md";  // as long as the parser's list
-  const size_t most = document && !listed ? kMaxDocumentLines : kMaxLines;
+  const size_t most = document ? kMaxDocumentLines : kMaxLines;
   if (!(IsCode(file.path) || document) || lines <= most) return {};
   return {file.path + ":" + std::to_string(lines) + ": has more than " + std::to_string(most) + " lines"};
 }
