@@ -84,7 +84,9 @@ void CheckBackend(const Backend& backend, const LinearSpec& spec, std::string_vi
 
 ScPlan::ScPlan(const ScModelConfig& sc, const DecoderConfig& config) : sc_(sc), config_(config) {
   if (sc.dilated.enabled && sc.files.mp != nullptr) {
-    throw InvalidInput("--mp: attention = dilated has no mixed lengths");
+    throw InvalidInput(
+        "--mp: attention = dilated: lengths are calibrated on rows that see every position: allowed is "
+        "attention = per_token, per_head, per_row");
   }
   const int64_t layers = config.num_hidden_layers;
   for (const auto& [op, entries] : sc.files.mask_layers) {

@@ -324,7 +324,7 @@ void CheckLengthCalibration(const LengthCalibration& calibration, const DecoderC
         "SC setting attention = per_head: a row's scales span its window; allowed here is per_token, "
         "per_row, exact");
   }
-  if (sc.dilated.enabled) throw InvalidInput("SC setting attention = dilated: has no mixed lengths");
+  if (sc.dilated.enabled) throw InvalidInput("SC setting attention = dilated: rows have one stream length");
   if (!IsBatchInvariant(sc)) {
     throw InvalidInput("SC setting granularity, group_a: allowed here are rows that depend on themselves alone");
   }

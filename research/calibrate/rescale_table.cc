@@ -184,7 +184,7 @@ std::string RescaleTable(const Rescaling& rescaling, const std::string& text, co
   const MpFile table = ParseMpFile(text, name, {}, &contents);
   const ModelFiles files = OpenModelFiles(model);
   if (rescaling.sc.files.mp != nullptr) throw InvalidInput("--mp: is the table, not one of the settings");
-  if (rescaling.sc.dilated.enabled) throw InvalidInput("SC setting attention = dilated: has no mixed lengths");
+  if (rescaling.sc.dilated.enabled) throw InvalidInput("SC setting attention = dilated: rows have one stream length");
   CheckWindows(rescaling.windows, ids.size());
   Collector collector(table, rescaling.sc, files.config, rescaling.windows.threads);
   ObserveExactWindows(rescaling.windows, backend, model, ids, &collector);

@@ -75,6 +75,16 @@ TEST(ScPlan, ATableThatCountsZeroHasNoSlidingWindow) {
   EXPECT_NO_THROW(ScPlan(dilated, windows));
 }
 
+// Tables of lengths are calibrated on rows that see every position.
+TEST(ScPlan, DilatedRowsHaveOneLength) {
+  ScModelConfig sc = HalvedScModelConfig();
+  sc.dilated.enabled = true;
+  EXPECT_NO_THROW(ScPlan(sc, NamedDecoderConfig("llama-3.2-1b")));
+  sc.files.mp = std::make_shared<MpFile>();
+  ExpectInvalid([&] { ScPlan(sc, NamedDecoderConfig("llama-3.2-1b")); },
+                {"--mp: attention = dilated", "rows that see every position", "per_token"});
+}
+
 // A row of a window runs over positions that it does not see, where p = 0.
 TEST(ScPlan, ATableThatCountsZeroHasNoWindowModes) {
   const DecoderConfig config = NamedDecoderConfig("llama-3.2-1b");

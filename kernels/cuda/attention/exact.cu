@@ -9,7 +9,7 @@
 
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/base/cuda_check.h"
-#include "kernels/cuda/device/block_reduce.cuh"
+#include "kernels/cuda/device/block_softmax.cuh"
 #include "kernels/cuda/device/element.cuh"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/math/elementary.h"
@@ -93,18 +93,10 @@ __global__ void __launch_bounds__(kThreads) ExactRowKernel(const RowArgs args) {
       if (t >= visible) scores[t] = SoftCap(scores[t], a.score_cap);
     }
   }
-  float largest = BitsToFloat(0xff800000u);
-  for (int t = tid; t < length; t += kThreads) largest = fmaxf(largest, scores[t]);
-  largest = BlockMax(largest, reduce);
-  float sum = 0.0f;
-  for (int t = tid; t < length; t += kThreads) {
-    const float e = kTable ? args.exp.ExpAt(scores[t] - largest) : Exp(scores[t] - largest);
-    scores[t] = e;
-    sum = sum + e;
-  }
-  sum = BlockFoldLanes(sum, reduce);
+  const float largest = BlockLargest(scores, 0, length, reduce);
+  const float sum = BlockSoftmax(scores, 0, length, largest, reduce,
+                                 [&](int, float x) { return kTable ? args.exp.ExpAt(x) : Exp(x); });
   if (tid == 0 && !IsFinite(sum)) a.reporter.Report();
-  for (int t = tid; t < length; t += kThreads) scores[t] = scores[t] / sum;
   __syncthreads();
 
   // ---- p v: a warp computes two lanes of the sum over positions, each thread for every 32nd dimension; then thread d

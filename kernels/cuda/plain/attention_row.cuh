@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/device/block_softmax.cuh"
 #include "kernels/cuda/device/lengths.cuh"
 #include "kernels/cuda/device/quantizer.cuh"
 #include "kernels/cuda/plain/formats.cuh"
@@ -257,23 +258,15 @@ __device__ inline void Score(const Row& r, const uint8_t* q) {
   }
 }
 
-// Turns the scores into probabilities; false if the row sees no position. Thread j is lane j of the sum.
+// Turns the scores into probabilities; false if the row sees no position.
 __device__ inline bool Softmax(const Row& r, float* shared) {
-  float largest = BitsToFloat(0xff800000u);
-  for (int64_t t = r.begin + threadIdx.x; t < r.visible; t += kThreads) largest = fmaxf(largest, r.scores[t]);
-  largest = BlockMax(largest, shared);
+  const float largest = BlockLargest(r.scores, r.begin, r.visible, shared);
   if (r.args.pairs.count > 0 && largest == BitsToFloat(0xff800000u)) return false;
-  float lane = 0.0f;
-  for (int64_t t = r.begin + threadIdx.x; t < r.visible; t += kThreads) {
-    const float x = r.scores[t] - largest;
-    float e = r.args.exp.size > 0 ? r.args.exp.ExpAt(x) : Exp(x);
-    if (r.args.pairs.count > 0) e = static_cast<float>(r.Times(t)) * e;
-    r.scores[t] = e;
-    lane = lane + e;
-  }
-  const float sum = BlockFoldLanes(lane, shared);
+  const float sum = BlockSoftmax(r.scores, r.begin, r.visible, largest, shared, [&](int t, float x) {
+    const float e = r.args.exp.size > 0 ? r.args.exp.ExpAt(x) : Exp(x);
+    return r.args.pairs.count > 0 ? static_cast<float>(r.Times(t)) * e : e;
+  });
   if (threadIdx.x == 0 && !IsFinite(sum)) r.a.reporter.Report();
-  for (int64_t t = r.begin + threadIdx.x; t < r.visible; t += kThreads) r.scores[t] = r.scores[t] / sum;
   __syncthreads();
   return true;
 }

@@ -4,6 +4,7 @@
 // (docs/sc_arithmetic.md#6-in-the-model).
 #include "kernels/cuda/attention/mixed.h"
 #include "kernels/cuda/base/cuda_check.h"
+#include "kernels/cuda/device/block_softmax.cuh"
 #include "kernels/cuda/device/length_dispatch.h"
 #include "kernels/cuda/device/lengths.cuh"
 #include "kernels/cuda/plain/attention_append.h"
@@ -65,22 +66,15 @@ __global__ void __launch_bounds__(kThreads) WindowSoftmaxKernel(const __grid_con
   float* p = args.scores + row * args.positions;
   const int64_t visible = args.start + row + 1;
   const int64_t first = args.window > 0 && visible > args.window ? visible - args.window : 0;
-  float largest = BitsToFloat(0xff800000u);
   for (int64_t t = threadIdx.x; t < visible; t += kThreads) {
     p[t] = t < first ? BitsToFloat(0xff800000u) : p[t] * args.inv_sqrt;
     if (args.score_cap > 0.0f && t >= first) p[t] = SoftCap(p[t], args.score_cap);
-    largest = fmaxf(largest, p[t]);
   }
-  largest = BlockMax(largest, shared);
-  float lane = 0.0f;
-  for (int64_t t = threadIdx.x; t < visible; t += kThreads) {
-    const float x = p[t] - largest;
-    p[t] = args.exp.size > 0 ? args.exp.ExpAt(x) : Exp(x);
-    lane = lane + p[t];
-  }
-  const float sum = BlockFoldLanes(lane, shared);
+  const float largest = BlockLargest(p, int64_t{0}, visible, shared);
+  const float sum = BlockSoftmax(p, int64_t{0}, visible, largest, shared,
+                                 [&](int64_t, float x) { return args.exp.size > 0 ? args.exp.ExpAt(x) : Exp(x); });
   if (threadIdx.x == 0 && !IsFinite(sum)) args.reporter.Report();
-  for (int64_t t = threadIdx.x; t < args.positions; t += kThreads) p[t] = t < visible ? p[t] / sum : 0.0f;
+  for (int64_t t = visible + threadIdx.x; t < args.positions; t += kThreads) p[t] = 0.0f;
   if (!args.av.has_rule) return;
   __syncthreads();
   const float metric = BlockMetric(args.av.metric, args.av.sign, visible, shared, [&](int64_t t) { return p[t]; });
