@@ -274,6 +274,13 @@ TEST(WordsRule, TheFieldsWords) {
   EXPECT_EQ(Findings(CheckWords, "README.md", "the second-level cache\n\nthe sums of chunks"), 2u);
 }
 
+TEST(KernelWordsRule, PlacesOfComments) {
+  EXPECT_EQ(Findings(CheckKernelWords, "kernels/cuda/a.cuh", "int* behind;  // after the counts"), 0u);
+  EXPECT_EQ(Findings(CheckKernelWords, "kernels/cuda/a.cuh", "int x;  // Behind the counts, in front of the sums"), 2u);
+  EXPECT_EQ(Findings(CheckKernelWords, "kernels/cuda/a.cuh", "// loads on their way"), 1u);
+  EXPECT_EQ(Findings(CheckKernelWords, "engine/a.h", "// behind"), 0u);
+}
+
 TEST(LicenceRule, WantsItInTheFirstLine) {
   const std::string licence = "// SPDX-License-Identifier: Apache-2.0\n";
   const auto findings = [](const char* path, const std::string& text) { return CheckLicence({path, text}).size(); };
@@ -385,8 +392,9 @@ INSTANTIATE_TEST_SUITE_P(
                     NamedRule{"QuietLibraries", CheckQuietLibraries},
                     NamedRule{"StandardStreams", CheckStandardStreams}, NamedRule{"NoLibm", CheckNoLibm},
                     NamedRule{"Length", CheckLength}, NamedRule{"Functions", CheckFunctions},
-                    NamedRule{"Words", CheckWords}, NamedRule{"Plans", CheckPlans},
-                    NamedRule{"Templates", CheckTemplates}, NamedRule{"Licence", CheckLicence}),
+                    NamedRule{"Words", CheckWords}, NamedRule{"KernelWords", CheckKernelWords},
+                    NamedRule{"Plans", CheckPlans}, NamedRule{"Templates", CheckTemplates},
+                    NamedRule{"Licence", CheckLicence}),
     [](const auto& rule) { return rule.param.name; });
 
 }  // namespace

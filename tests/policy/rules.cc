@@ -386,6 +386,25 @@ std::vector<std::string> CheckLength(const SourceFile& file) {
   return {file.path + ":" + std::to_string(lines) + ": has more than " + std::to_string(most) + " lines"};
 }
 
+std::vector<std::string> CheckKernelWords(const SourceFile& file) {
+  static const std::vector<std::pair<std::string, std::string>> words = {{"behind", "after\" or \"next to"},
+                                                                         {"in front of", "before"},
+                                                                         {"on their way", "in flight"},
+                                                                         {"on its way", "in flight"}};
+  std::vector<std::string> found;
+  if (!StartsWith(file.path, "kernels/cuda/") || !IsCode(file.path)) return found;
+  for (const Line& line : Lines(file)) {
+    std::string comment = line.text.substr(std::min(line.text.find("//"), line.text.size()));
+    std::transform(comment.begin(), comment.end(), comment.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    for (const auto& [word, better] : words) {
+      if (!HasWord(comment, word)) continue;
+      found.push_back(At(file, line, "a comment says \"" + word + "\", the field says \"" + better + "\""));
+    }
+  }
+  return found;
+}
+
 std::vector<std::string> CheckWords(const SourceFile& file) {
   // Private words, and the field's. This file names them, so it is left out.
   static const std::vector<std::pair<std::string, std::string>> words = {

@@ -48,6 +48,8 @@ std::vector<std::string> CheckCitations(const std::vector<SourceFile>& files, co
 // The field's words (docs/glossary.md): L2, pinned, SM, in flight, ..., not private ones for the same things, in text,
 // names and paths.
 std::vector<std::string> CheckWords(const SourceFile& file);
+// Comments of kernels/cuda say after, next to and before, not behind and in front of.
+std::vector<std::string> CheckKernelWords(const SourceFile& file);
 // The first line of a C++ or CUDA file names its licence as SPDX does; of a script, build file, page, template or linker
 // script one of the first two does. Data, documents, generated stubs and empty files need none.
 std::vector<std::string> CheckLicence(const SourceFile& file);
