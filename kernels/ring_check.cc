@@ -22,7 +22,6 @@ void CheckSameCaches(const RingAttentionCall& call) {
   for (size_t i = 0; i < call.parts.size(); ++i) {
     const AttentionCall& part = call.parts[i];
     const KvCacheSpec& spec = part.cache->spec();
-    if (part.score_cap > 0) Reject(call.site, "caps of scores, which no ring has");
     const std::string where = "the cache on " + DeviceName(part.cache->device());
     if (spec.stripes != count) {
       Reject(call.site, where + " has positions of one of " + std::to_string(spec.stripes) + " devices, expected of " +
@@ -31,7 +30,8 @@ void CheckSameCaches(const RingAttentionCall& call) {
     if (spec.num_kv_heads != first.num_kv_heads || spec.head_dim != first.head_dim || spec.mode != first.mode ||
         spec.page_tokens != first.page_tokens || spec.num_pages != first.num_pages ||
         part.num_heads != call.parts.front().num_heads || part.cache_layer != call.parts.front().cache_layer ||
-        part.window != call.parts.front().window || part.first_head != call.parts.front().first_head ||
+        part.window != call.parts.front().window || part.score_cap != call.parts.front().score_cap ||
+        part.first_head != call.parts.front().first_head ||
         !std::equal(part.dilated.begin(), part.dilated.end(), call.parts.front().dilated.begin(),
                     call.parts.front().dilated.end())) {
       Reject(call.site, where + " or its call is of another shape than the first one");

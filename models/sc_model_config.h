@@ -135,7 +135,7 @@ std::string Describe(const ScModelConfig& config);
 // One row's result depends on that row alone in every linear, so a sequence's bits do not depend on what else is in the
 // pass. False for per_tensor or row groups of activations.
 bool IsBatchInvariant(const ScModelConfig& config);
-// Which setting a model whose positions are dealt over devices does not have, as "qk.acc_bits"; "" where it has all.
+// Which faults a model whose positions are dealt over devices does not have, as "faults of qk"; "" where it has all.
 std::string WhyNotDealt(const ScModelConfig& config);
 // Whether an operator that runs draws faults by row (FaultRow).
 bool DrawsFaultsByRow(const ScModelConfig& config);

@@ -149,13 +149,7 @@ bool DrawsFaultsByRow(const ScModelConfig& config) {
 std::string WhyNotDealt(const ScModelConfig& config) {
   std::string why;
   ForOperators(config, [&](ScOperatorId id, const ScConfig& op) {
-    if (!why.empty()) return;
-    const bool is_attention = IsAttentionProduct(id);
-    if (DrawsFaultsByRow(op) || (is_attention && HasFaults(op))) {
-      why = "faults of " + std::string(ScOperatorName(id));
-    } else if (is_attention && !HasPlainSums(op)) {
-      why = "an accumulator of " + std::string(ScOperatorName(id)) + " that is no plain sum";
-    }
+    if (why.empty() && IsAttentionProduct(id) && HasFaults(op)) why = "faults of " + std::string(ScOperatorName(id));
   });
   return why;
 }

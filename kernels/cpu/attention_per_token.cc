@@ -292,18 +292,20 @@ void PerToken::AddValues(const AttentionTile& tile, int64_t begin, int64_t end, 
 
 void PerToken::AddGroups(const AttentionTile& tile, int64_t begin, int64_t end, const TileState& state, Scratch* s,
                          int32_t* sums) const {
-  // Groups begin at multiples of absolute positions, ranges do not.
+  // Groups begin at multiples of absolute positions, ranges do not: the first one has the rest of a group whose other
+  // positions no row sees.
   const int64_t group = av_hardware_->accumulator.config().adder_group;
   const auto at_group = [group](int64_t position) { return (position + group - 1) / group * group; };
-  const int64_t first = at_group(begin);
+  const bool is_first = begin == work_.FirstSeenPage(tile.first_position);
+  const int64_t first = is_first ? begin / group * group : at_group(begin);
   const int64_t dims = std::min(at_group(end), tile.window()) - first;
   if (dims <= 0) return;
   s->left.clear();
   for (int64_t n = 0; n < lefts(tile); ++n) s->left.push_back(state.p.Left(n, first));
   s->acc.resize(s->left.size() * kBlockRows);
-  s->values.resize(static_cast<size_t>(dims * kBlockRows));
+  s->values.assign(static_cast<size_t>(dims * kBlockRows), 0);
   for (int64_t block = 0; block < work_.cache.channel_blocks(); ++block) {
-    for (int64_t t = first; t < first + dims; ++t) {
+    for (int64_t t = std::max(first, begin); t < first + dims; ++t) {
       const uint8_t* page = work_.cache.v_codes(work_.slab(*tile.sequence, t, tile.kv_head));
       const uint8_t* codes = page + (block * work_.page_tokens + t % work_.page_tokens) * kBlockRows;
       std::copy_n(codes, kBlockRows, s->values.data() + (t - first) * kBlockRows);

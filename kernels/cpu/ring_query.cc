@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/ring_attention.h"
 #include "kernels/math/elementary.h"
+#include "kernels/math/gated.h"
 #include "kernels/math/nonlinear_table.h"
 #include "kernels/math/quantize.h"
 #include "kernels/math/reduce.h"
@@ -163,6 +164,9 @@ void QueryPass::Score(const Query& query, int rank, Share& share) const {
     for (float& score : share.scores) score = score * scale;
   } else {
     ScoreCodes(query, rank, share);
+  }
+  if (const float cap = state_.part(0).score_cap; cap > 0) {
+    for (float& score : share.scores) score = SoftCap(score, cap);
   }
   for (int64_t n = 0; n < group_; ++n) {
     float& most = share.maxima[static_cast<size_t>(n)];
@@ -369,10 +373,13 @@ bool HasQueryRoute(const CpuKvCache& cache, int layer) {
     case AttentionMode::kPerHead:
     case AttentionMode::kPerRow: return false;
   }
-  const bool one_length = cache.qk(layer).extras == nullptr && cache.av(layer).extras == nullptr;
-  const ScArith qk = cache.qk(layer).op().config.arith;
-  const ScArith av = cache.av(layer).op().config.arith;
-  return one_length && IntBits(av) == 0 && !IsNumberFormat(qk) && !IsNumberFormat(av);
+  const AttentionProduct& qk = cache.qk(layer);
+  const AttentionProduct& av = cache.av(layer);
+  const bool one_length = qk.extras == nullptr && av.extras == nullptr;
+  const bool plain_sums = HasPlainSums(qk.op().config) && HasPlainSums(av.op().config);
+  const bool codes = av.op().code == ScCode::kSignMagnitude && IntBits(av.op().config.arith) == 0;  // as AddValues has
+  return one_length && plain_sums && codes && !IsNumberFormat(qk.op().config.arith) &&
+         !IsNumberFormat(av.op().config.arith);
 }
 
 void AttendByQuery(Context& context, const RingState& state) { QueryPass(context, state).Run(); }

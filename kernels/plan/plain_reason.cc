@@ -48,7 +48,8 @@ std::string PlainReason(const KvCacheSpec& spec) {
     if (!reason.empty()) return reason;
   }
   if (spec.dilated) return "attention=dilated";
-  return spec.smooths_qk ? "factors of qk, a table of softmax or a cap of scores" : "";
+  if (spec.smooths_qk) return "factors of qk, a table of softmax or a cap of scores";
+  return spec.stripes > 1 ? "mixed lengths over dealt positions" : "";
 }
 
 }  // namespace stoch

@@ -75,10 +75,7 @@ void CheckSupported(const Backend& backend, const ModelFiles& files, Precision p
   CheckTables(backend, sc.tables);
 }
 
-void CheckDealt(const Backend& backend, const DecoderConfig& config, Precision precision, const ScModelConfig& sc) {
-  if (config.score_cap > 0) {
-    throw InvalidInput("--split sequence has no kernel for attn_logit_softcapping: give --split row");
-  }
+void CheckDealt(const Backend& backend, Precision precision, const ScModelConfig& sc) {
   if (!backend.has_ring_attention()) {
     throw InvalidInput("--split sequence: the " + std::string(backend.name()) +
                        " backend has no RingAttention yet; give --device cpu:2, or --split row");
@@ -91,7 +88,11 @@ void CheckDealt(const Backend& backend, const DecoderConfig& config, Precision p
                           : precision == Precision::kFp16 ? "fp16 has no fixed order of sums"
                                                           : "";
   const std::string missing = precision == Precision::kSc ? WhyNotDealt(sc) : "";
-  if (!missing.empty()) throw InvalidInput("--split sequence has no kernel for " + missing + ": give --split row");
+  if (!missing.empty()) {
+    throw InvalidInput("--split sequence: " + missing +
+                       " are drawn by a token's place in its text, and every device stores keys and values by their "
+                       "places in its own share: give --split row");
+  }
   if (!why.empty()) throw InvalidInput("--split sequence needs rows that depend on themselves alone: " + why);
 }
 
@@ -105,7 +106,7 @@ DecoderModel::DecoderModel(Backend& backend, const ModelFiles& files, const Deco
   if (placement.ranks > 1 && !placement.stripes.empty()) {
     throw InvalidInput("--ranks: positions that are dealt over devices (--split sequence) have all layers on one rank");
   }
-  if (!placement.stripes.empty()) CheckDealt(backend, config_, options.precision, options.sc);
+  if (!placement.stripes.empty()) CheckDealt(backend, options.precision, options.sc);
   ReserveScratch();  // before loading, which takes some too
   weights_ = LoadDecoderWeights(backend, files, options.precision, options.sc, options.placement, options.progress);
   const bool is_sc = options.precision == Precision::kSc;

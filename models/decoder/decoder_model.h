@@ -23,9 +23,9 @@ namespace stoch {
 // Errors: InvalidInput where the backend has no kernel for the model or a setting, or the model not the function that a
 // table is for.
 void CheckSupported(const Backend& backend, const ModelFiles& files, Precision precision, const ScModelConfig& sc);
-// Errors: InvalidInput where positions cannot be dealt over devices: a backend without RingAttention, a model with caps of
-// scores, or a setting that makes a row depend on others, which is named.
-void CheckDealt(const Backend& backend, const DecoderConfig& config, Precision precision, const ScModelConfig& sc);
+// Errors: InvalidInput where positions cannot be dealt over devices: a backend without RingAttention, or a setting that
+// makes a row depend on others or draws faults of stored keys and values, which is named.
+void CheckDealt(const Backend& backend, Precision precision, const ScModelConfig& sc);
 
 class ModelStage;
 struct DecoderWorkspace;

@@ -73,12 +73,18 @@ void DecoderStage::KeepFaultRows(size_t lane, size_t index, const PassLayout& la
   FaultRows& rows = fault_rows_[lane][index];
   rows = {};
   if (!draws_faults_) return;
+  const Stripe& stripe = parts_.front().shard.stripe;
   for (const PassLayout::Sequence& sequence : layout.sequences) {
     for (int32_t i = 0; i < sequence.num_rows; ++i) {
-      rows.all.push_back(FaultRow(sequence.number, int64_t{sequence.start_position} + i));
+      rows.all.push_back(FaultRow(sequence.number, stripe.Absolute(int64_t{sequence.start_position} + i)));
     }
   }
   for (const int32_t row : layout.output_rows) rows.outputs.push_back(rows.all[static_cast<size_t>(row)]);
+}
+
+void DecoderStage::SetHeadFaults(size_t lane, std::span<const uint64_t> rows) {
+  fault_rows_.resize(std::max(fault_rows_.size(), lane + 1));
+  fault_rows_[lane] = {{{}, {rows.begin(), rows.end()}}};
 }
 
 void DecoderStage::Upload(size_t lane, size_t index, const PassLayout& layout) {

@@ -174,8 +174,8 @@ TEST(Placement, OfAModelOnABackend) {
   ExpectInvalid([&] { Place({.policy = "fair"}, files, *backend, &engine); }, {"device_map", "fair"});
 }
 
-// What no kernel runs has no plan either.
-TEST(Placement, OfAModelThatNoKernelRunsSo) {
+// What cannot run has no plan either; caps of scores are dealt over devices as other models are.
+TEST(Placement, OfAModelThatCannotRunSo) {
   const test::TempDir folder;
   test::TinyModel gemma;
   gemma.config.architecture = FindArchitecture("gemma2");
@@ -185,8 +185,10 @@ TEST(Placement, OfAModelThatNoKernelRunsSo) {
   const std::shared_ptr<Backend> backend = OpenBackend("cpu:2", {.threads = 1, .cpu_variant = ""}, nullptr);
   EngineOptions engine;
   EXPECT_EQ(Place({.by_rows = true}, files, *backend, &engine).rows.size(), 2u);
-  ExpectInvalid([&] { Place({.stripes = 2}, files, *backend, &engine); },
-                {"--split sequence", "attn_logit_softcapping"});
+  EXPECT_EQ(Place({.stripes = 2}, files, *backend, &engine).stripes.size(), 2u);
+  engine.sc.attention = AttentionMode::kPerRow;
+  ExpectInvalid([&] { Place({.stripes = 2}, files, *backend, &engine); }, {"--split sequence", "attention=per_row"});
+  engine.sc.attention = AttentionMode::kPerToken;
   engine.sc.tables.silu.name = "ours.csv";
   ExpectInvalid([&] { Place({}, files, *backend, &engine); }, {"silu = ours.csv", "has GELU in its place"});
 }

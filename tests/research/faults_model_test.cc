@@ -79,6 +79,22 @@ TEST_P(FaultsModel, BitsDoNotDependOnBatchCutOrDevices) {
   EXPECT_TRUE(Same(whole, Logits(GetParam(), {.variant = "scalar"}))) << "the scalar variant";
 }
 
+// A device draws by the place of a token in its text, which is not its place in the device's share.
+TEST_P(FaultsModel, DealtPositionsHaveTheFaultsOfOneDevice) {
+  std::string settings = GetParam();
+  for (const char* op : {"qk", "av"}) {
+    for (const char* fault : {"product", "weight", "activation", "acc"}) {
+      settings += "," + std::string(op) + ".fault_" + fault + "=0";
+    }
+  }
+  const std::vector<float> whole = Logits(settings);
+  EXPECT_FALSE(Same(whole, Logits("preset=halved"))) << "nothing happens";
+  for (const Way& way : {Way{.devices = 2, .dealt = true}, Way{.rows = 1, .devices = 2, .dealt = true},
+                         Way{.rows = 7, .others = 2, .devices = 4, .dealt = true}}) {
+    EXPECT_TRUE(Same(whole, Logits(settings, way))) << way.rows << " rows over " << way.devices << " devices";
+  }
+}
+
 TEST_P(FaultsModel, FaultsOfASequenceAreThoseOfItsNumber) {
   const std::string settings = GetParam();
   const bool by_row = settings.find("fault_product") != std::string::npos ||
@@ -147,13 +163,15 @@ TEST_F(FaultsOnTiny, AreRefusedWhereTheyAreNotDefined) {
   refused("q_proj.arith=fp,fault_weight=0.1", {"q_proj", "fault_weight", "fp"});
 }
 
-TEST_F(FaultsOnTiny, AreRefusedWherePositionsAreDealt) {
+TEST_F(FaultsOnTiny, InAttentionAreRefusedWherePositionsAreDealt) {
   const std::shared_ptr<Backend> backend = OpenBackend("cpu:2", {.threads = 1, .cpu_variant = ""}, nullptr);
   EngineOptions options;
-  options.sc = ParseScModelConfig(std::vector<std::string>{"fault_product=0.1"});
   options.placement = SequenceSplit(TinyLlamaConfig(), backend->devices(), 2);
-  ExpectInvalid([&] { Engine::Open(backend, OpenModelFiles(scratch_.path().string()), options); },
-                {"--split sequence", "faults of q_proj"});
+  for (const char* fault : {"qk.fault_weight", "qk.fault_product", "av.fault_activation"}) {
+    options.sc = ParseScModelConfig(std::vector<std::string>{std::string(fault) + "=0.1"});
+    ExpectInvalid([&] { Engine::Open(backend, OpenModelFiles(scratch_.path().string()), options); },
+                  {"--split sequence", "faults of " + std::string(fault).substr(0, 2), "places in its own share"});
+  }
 }
 
 }  // namespace

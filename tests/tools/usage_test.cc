@@ -161,14 +161,15 @@ TEST(Usage, DevicesAndPrecisionsThatAreNotThere) {
 }
 
 // Every command says why, before it plans or loads.
-TEST(Usage, AModelThatNoKernelDealsOverDevicesIsRefusedAlike) {
+TEST(Usage, WhatCannotBeDealtOverDevicesIsRefusedAlike) {
   const std::vector<std::string> model = {
-      "--model", "random:gemma-2-2b,layers=2", "--tokenizer", DemoModel(), "--device", "cpu:2", "--split", "sequence"};
+      "--model", "random:gemma-2-2b,layers=2", "--tokenizer", DemoModel(), "--device", "cpu:2", "--split", "sequence",
+      "--sc",    "attention=per_row"};
   const auto with = [&model](std::vector<std::string> words) {
     words.insert(words.end(), model.begin(), model.end());
     return RunStoch(words);
   };
-  const std::string why = "error: --split sequence has no kernel for attn_logit_softcapping: give --split row\n";
+  const std::string why = "error: --split sequence needs rows that depend on themselves alone: attention=per_row\n";
   for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
            {"inspect"}, {"generate", "--prompt", "a"}, {"perplexity", "--file", STOCH_SOURCE_DIR "/README.md"}}) {
     SCOPED_TRACE(words.front());

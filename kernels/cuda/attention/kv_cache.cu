@@ -47,10 +47,6 @@ void Validate(const KvCacheSpec& spec) {
   if (spec.stripes > 1 && spec.precision == Precision::kFp16) {
     throw InvalidInput("KV cache: positions dealt over devices, expected another precision than fp16");
   }
-  if (spec.stripes > 1 && spec.mode == AttentionMode::kExact && spec.smooths_qk) {
-    throw InvalidInput(
-        "kv cache: --split sequence with softmax=FILE runs on the CPU only: give --device cpu:2, or --split row");
-  }
   if (spec.mode == AttentionMode::kExact) return;
   if (spec.precision == Precision::kFp16) throw InvalidInput("KV cache: fp16 attention is exact, not stochastic");
   CheckKvOperators(spec);
@@ -61,12 +57,6 @@ void Validate(const KvCacheSpec& spec) {
     }
     if (layer.qk->config.arith == ScArith::kMxInt8 && spec.key_scales != DivideUp(spec.head_dim, kMxBlock)) {
       Refuse("key_scales", spec.key_scales, "one for each 32 dimensions of a head");
-    }
-    if (spec.stripes > 1 && (spec.smooths_qk || !AreUniform(layer))) {
-      throw InvalidInput(
-          "kv cache: --split sequence with mixed lengths, integers, tables or hardware that is not ideal in attention "
-          "runs "
-          "on the CPU only: give --device cpu:2, or --split row");
     }
   }
 }

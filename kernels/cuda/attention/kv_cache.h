@@ -111,8 +111,8 @@ class CudaKvCache final : public KvCache {
 // Allocates a zeroed cache.
 // Errors: InvalidInput for sizes that the kernels do not take (head_dim not a multiple of 4 up to 256, page_tokens not
 // a power of two from 4 on, 2^31 numbers or more in a page), for operators that do not belong to the mode or are
-// unipolar, for MXINT8 with key_scales other than one per 32 dimensions, and for stripes with fp16 or with settings
-// that only the CPU backend takes.
+// unipolar, for MXINT8 with key_scales other than one per 32 dimensions, and for stripes with fp16, whose sums have no
+// fixed order.
 std::unique_ptr<CudaKvCache> MakeKvCache(DeviceContext& ctx, const KvCacheSpec& spec);
 
 // Bytes of device memory that MakeKvCache(spec) takes. Errors: as MakeKvCache.

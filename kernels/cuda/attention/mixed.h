@@ -14,17 +14,12 @@ namespace stoch::cuda {
 
 // plain/attention.cu: RoPE, the append to the cache and attention of every row of a pass in mode kPerToken, for any
 // stream lengths, multiplier tables, faults, adders, registers and smoothing factors of q and k. If `pairs` has pairs,
-// attention is over the positions that they admit.
+// attention is over the positions that they admit. If args.k is null, args.kv (a ring's window) has the keys already.
 // While a graph is recorded the host does not know the sequences, so a rule with ScNormalise::kCall takes the whole
 // pass as one call, not each sequence.
 // Bits: docs/research.md, docs/hardware.md, as on the CPU.
 void LaunchPlainAttention(DeviceContext& ctx, const AttentionArgs& args, const AttentionCall& call,
                           const MixedProducts& products, const DilatedPairs& pairs, const CudaPass& pass);
-// LaunchPlainAttention after the append, for a window of a ring: attention of all rows of `args` over the keys and
-// values in args.kv, for queries with codes `q`. limits: bounds that scratch is sized by. Requires: products with one
-// length each, without integers and on ideal hardware.
-void AttendPlainRows(DeviceContext& ctx, const AttentionArgs& args, const MixedProducts& products,
-                     const DilatedPairs& pairs, const QueryCodes& q, const AttentionLimits& limits);
 
 // plain/window.cu: RoPE, the append to the cache and attention in the modes kPerHead and kPerRow, one sequence after
 // the other. Takes any stream lengths, multiplier tables, integers in place of SC, and smoothing factors of q and k.

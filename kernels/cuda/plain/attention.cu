@@ -7,6 +7,7 @@
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/plain/attention_append.h"
 #include "kernels/cuda/plain/attention_row.cuh"
+#include "kernels/plan/attention/ring.h"
 
 namespace stoch::cuda {
 namespace plain_attention {
@@ -77,25 +78,6 @@ class RowBatches {
   float* scores_;
 };
 
-RowArgs RowArgsOf(const AttentionArgs& args, const MixedProducts& products, const DilatedPairs& pairs) {
-  RowArgs row;
-  row.attention = args;
-  row.pairs = pairs;
-  row.qk = products.qk.view();
-  row.av = products.av.view();
-  row.int_av = products.int_av;
-  return row;
-}
-
-void LaunchRows(DeviceContext& ctx, const RowBatches& batches, const RowArgs& args, bool is_ideal) {
-  const auto kernel = is_ideal ? PlainRowKernel<false> : PlainRowKernel<true>;
-  batches.ForEach(args, [&](const RowArgs& batch, unsigned rows) {
-    const dim3 grid(static_cast<unsigned>(args.attention.num_heads), rows);
-    kernel<<<grid, kThreads, 0, ctx.stream>>>(batch);
-    STOCH_CUDA_LAUNCH("PlainRowKernel");
-  });
-}
-
 }  // namespace
 }  // namespace plain_attention
 
@@ -106,7 +88,9 @@ void LaunchPlainAttention(DeviceContext& ctx, const AttentionArgs& args, const A
   const LengthView& av = products.av.view();
   // Sizes depend on the limits of the pass alone, so that a recorded graph takes the same scratch as the eager pass
   // before it.
-  const PassLimits& limits = pass.limits();
+  const KvCacheSpec& spec = call.cache->spec();
+  const AttentionLimits limits = args.k == nullptr ? RingAttentionLimits(spec, pass.limits(), args.kv.num_kv_heads)
+                                                   : MakeAttentionLimits(spec, pass.limits());
   const int64_t vectors = limits.max_rows * args.num_heads;
   Scratch scratch(ctx.workspace);
   auto* const q_codes = scratch.Take<uint8_t>(vectors * args.kv.head_dim);
@@ -115,12 +99,16 @@ void LaunchPlainAttention(DeviceContext& ctx, const AttentionArgs& args, const A
   auto* const q_slots = scratch.Take<uint8_t>(vectors);
   auto* const p_slots = scratch.Take<uint8_t>(vectors);
   auto* const extremes = scratch.Take<float>(2);
-  const int64_t context = limits.max_pages_per_sequence * args.kv.page_tokens;
-  const RowBatches batches(scratch, args, {limits.max_rows, limits.max_sequences, context}, pairs);
+  const RowBatches batches(scratch, args, limits, pairs);
 
   LaunchAppend(ctx, args, call, products, {.codes = q_codes, .scales = q_scales});
 
-  RowArgs row_args = RowArgsOf(args, products, pairs);
+  RowArgs row_args;
+  row_args.attention = args;
+  row_args.pairs = pairs;
+  row_args.qk = qk;
+  row_args.av = av;
+  row_args.int_av = products.int_av;
   if (products.qk_hardware != nullptr) row_args.qk_hardware = products.qk_hardware->view();
   if (products.av_hardware != nullptr) row_args.av_hardware = products.av_hardware->view();
   row_args.qk_site = SiteNumber(call, kQkOperator, call.first_head);
@@ -136,9 +124,14 @@ void LaunchPlainAttention(DeviceContext& ctx, const AttentionArgs& args, const A
     row_args.q_slots = q_slots;
   }
   const bool is_ideal = products.qk_hardware == nullptr && products.av_hardware == nullptr;
+  const auto row_kernel = is_ideal ? PlainRowKernel<false> : PlainRowKernel<true>;
   const auto run = [&](Phase phase) {
     row_args.phase = phase;
-    LaunchRows(ctx, batches, row_args, is_ideal);
+    batches.ForEach(row_args, [&](const RowArgs& batch, unsigned rows) {
+      const dim3 grid(static_cast<unsigned>(args.num_heads), rows);
+      row_kernel<<<grid, kThreads, 0, ctx.stream>>>(batch);
+      STOCH_CUDA_LAUNCH("PlainRowKernel");
+    });
   };
   if (av.alone()) {
     run(Phase::kWhole);
@@ -148,16 +141,6 @@ void LaunchPlainAttention(DeviceContext& ctx, const AttentionArgs& args, const A
     run(Phase::kOutputs);
   }
   ShowMixedLengths(ctx, args, call.site, products, pass, {.q_slots = q_slots, .p_slots = p_slots});
-}
-
-void AttendPlainRows(DeviceContext& ctx, const AttentionArgs& args, const MixedProducts& products,
-                     const DilatedPairs& pairs, const QueryCodes& q, const AttentionLimits& limits) {
-  using namespace plain_attention;  // NOLINT(google-build-using-namespace): of this file
-  Scratch scratch(ctx.workspace);
-  RowArgs row_args = RowArgsOf(args, products, pairs);
-  row_args.q_codes = reinterpret_cast<const uint8_t*>(q.words);
-  row_args.q_scales = q.scales;
-  LaunchRows(ctx, RowBatches(scratch, args, limits, pairs), row_args, true);
 }
 
 }  // namespace stoch::cuda

@@ -26,6 +26,7 @@ struct AppendArgs {
   uint64_t qk_site = 0;
   uint64_t qk_key_site = 0, av_site = 0;
   AppendedQueries queries;
+  const int32_t* slots = nullptr;
 };
 
 // Reads codes with the faults of one row and head: some bits of a stored code may flip (kernels/sc/hardware).
@@ -103,8 +104,11 @@ __global__ void __launch_bounds__(kAppendWarps * 32) PlainAppendKernel(const __g
   if (args.smooth != nullptr && (job.is_q || job.is_k)) {
     Smooth(x, args.smooth + (job.is_q ? head / a.group : head) * head_dim, job.is_q, half, lane);
   }
-  const int32_t page = a.pass.pages[int64_t{sequence} * a.pass.max_pages + (job.position >> a.kv.page_shift)];
-  const int slot = job.position & (a.kv.page_tokens - 1);
+  const int32_t* const slots = args.slots;
+  const int slot = (slots != nullptr ? slots[row] : job.position) & (a.kv.page_tokens - 1);
+  const int32_t page = slots != nullptr
+                           ? slots[row] >> a.kv.page_shift
+                           : a.pass.pages[int64_t{sequence} * a.pass.max_pages + (job.position >> a.kv.page_shift)];
   // kPerHead, kPerRow: floats, since every pass quantizes the whole window again.
   if (args.queries.q_values != nullptr) {
     float* to = args.queries.q_values + (row * a.num_heads + head) * head_dim;
@@ -149,25 +153,6 @@ __global__ void __launch_bounds__(kAppendWarps * 32) PlainAppendKernel(const __g
              [&](int i, float value) { return read(scope.Code(params, value), i); });
 }
 
-AppendArgs AppendArgsOf(const AttentionArgs& args, const AttentionCall& call, const MixedProducts& products) {
-  const LengthView& qk = products.qk.view();
-  const LengthView& av = products.av.view();
-  AppendArgs append;
-  append.attention = args;
-  append.qk = {qk.code, qk.q_max, qk.scale_floor};
-  append.av = {av.code, av.q_max, av.scale_floor};
-  append.qk_arith = qk.arith;
-  append.av_arith = av.arith;
-  append.smooth = call.qk_smooth.ptr<const float>();
-  if (products.qk_hardware != nullptr) append.qk_hardware = products.qk_hardware->view();
-  if (products.av_hardware != nullptr) append.av_hardware = products.av_hardware->view();
-  const int64_t first_kv_head = call.first_head / args.group;
-  append.qk_site = SiteNumber(call, kQkOperator, call.first_head);
-  append.qk_key_site = SiteNumber(call, kQkOperator, first_kv_head);
-  append.av_site = SiteNumber(call, kAvOperator, first_kv_head);
-  return append;
-}
-
 // Picks the slots (indices of stream lengths) of `rows` rows and all heads from their metrics; to the rule they are one
 // call.
 void DispatchRows(DeviceContext& ctx, const LengthView& view, int64_t heads, int64_t first_row, int64_t rows,
@@ -197,10 +182,26 @@ void DispatchCalls(DeviceContext& ctx, const LengthView& view, const AttentionAr
 }
 
 void LaunchAppend(DeviceContext& ctx, const AttentionArgs& args, const AttentionCall& call,
-                  const MixedProducts& products, const AppendedQueries& queries) {
-  AppendArgs append = AppendArgsOf(args, call, products);
+                  const MixedProducts& products, const AppendedQueries& queries, const int32_t* slots) {
+  const LengthView& qk = products.qk.view();
+  const LengthView& av = products.av.view();
+  AppendArgs append;
+  append.attention = args;
+  append.qk = {qk.code, qk.q_max, qk.scale_floor};
+  append.av = {av.code, av.q_max, av.scale_floor};
+  append.qk_arith = qk.arith;
+  append.av_arith = av.arith;
+  append.smooth = call.qk_smooth.ptr<const float>();
+  if (products.qk_hardware != nullptr) append.qk_hardware = products.qk_hardware->view();
+  if (products.av_hardware != nullptr) append.av_hardware = products.av_hardware->view();
+  const int64_t first_kv_head = call.first_head / args.group;
+  append.qk_site = SiteNumber(call, kQkOperator, call.first_head);
+  append.qk_key_site = SiteNumber(call, kQkOperator, first_kv_head);
+  append.av_site = SiteNumber(call, kAvOperator, first_kv_head);
   append.queries = queries;
-  const int64_t jobs = static_cast<int64_t>(args.rows) * (args.num_heads + 2 * args.kv.num_kv_heads);
+  append.slots = slots;
+  if (args.k == nullptr) append.attention.kv.num_kv_heads = 0;
+  const int64_t jobs = static_cast<int64_t>(args.rows) * (args.num_heads + 2 * append.attention.kv.num_kv_heads);
   LaunchOverlapped(ctx, &PlainAppendKernel, dim3(static_cast<unsigned>((jobs + kAppendWarps - 1) / kAppendWarps)),
                    dim3(kAppendWarps * 32), 0, append);
 }

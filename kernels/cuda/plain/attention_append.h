@@ -25,9 +25,9 @@ struct AppendedQueries {
   float* q_values = nullptr;
 };
 // Rotates queries and keys (RoPE), appends keys and values to the cache as codes (kPerToken) or floats, and writes the
-// arrays of `queries`.
+// arrays of `queries`. If args.k is null, the cache has the keys and values already. slots: as LaunchAppendCodes.
 void LaunchAppend(DeviceContext& ctx, const AttentionArgs& args, const AttentionCall& call,
-                  const MixedProducts& products, const AppendedQueries& queries);
+                  const MixedProducts& products, const AppendedQueries& queries, const int32_t* slots = nullptr);
 
 // Writes the metrics [rows][num_heads] of the queries in args.q, by which a rule picks stream lengths
 // (kernels/sc/sc_lengths.h).

@@ -7,6 +7,7 @@
 
 #include "kernels/context_bucket.h"
 #include "kernels/math/reduce.h"
+#include "kernels/plan/attention/ring.h"
 #include "kernels/plan/divide_up.h"
 
 namespace stoch {
@@ -48,7 +49,8 @@ bool TakesOutputs(const AttentionPass& pass) {
 AttentionRoute MixedRoute(const AttentionShape& shape, const AttentionPass& pass) {
   if (shape.mode == AttentionMode::kExact) return AttentionRoute::kExactRows;
   if (shape.mode != AttentionMode::kPerToken) return AttentionRoute::kPlainWindow;
-  if (shape.lengths == AttentionLengths::kAny) return AttentionRoute::kPlainRows;
+  const bool is_ring = pass.use == AttentionUse::kRing;
+  if (is_ring || shape.lengths == AttentionLengths::kAny) return AttentionRoute::kPlainRows;
   // kMixedFresh takes one row only: with eight rows, a kernel that appends first is faster (docs/tuning/attention.md).
   // An observer needs the lengths of the queries in memory, which only kMixedRows stores.
   return pass.rows == 1 && !pass.observed ? AttentionRoute::kMixedFresh : AttentionRoute::kMixedRows;
@@ -80,7 +82,8 @@ AttentionRoute ShortRoute(const GpuTraits& gpu, const AttentionShape& shape, con
 // Route of long sequences; `otherwise` if they take no tiles.
 AttentionRoute LongRoute(const AttentionShape& shape, const AttentionPass& pass, const AttentionPlan& plan,
                          AttentionRoute otherwise) {
-  if (pass.batch_sequences == 0 || pass.dilated || plan.attended == AttentionRows::kOutputs) return otherwise;
+  if (pass.batch_sequences == 0 || plan.attended == AttentionRows::kOutputs) return otherwise;
+  if (otherwise == AttentionRoute::kPlainRows) return otherwise;
   switch (shape.lengths) {
     case AttentionLengths::kUniform: break;
     case AttentionLengths::kByTile:  // wide tiles for all batches or for none
@@ -186,7 +189,7 @@ std::string AttentionRoutes(const GpuTraits& gpu, const AttentionShape& shape, i
   const auto route = [&](int64_t from) {
     // A graph is recorded for the longest context of its bucket.
     const int64_t length = is_prompt || is_dealt ? from : LongestOfBucket(ContextBucket(from), kLongest);
-    if (is_dealt && !is_prompt && shape.mode != AttentionMode::kExact) {
+    if (is_dealt && !is_prompt && HasQueryRoute(shape)) {
       return PlanDealt(gpu, shape, tokens, DivideUp(length, shape.stripes)).route;
     }
     const int64_t rows = DivideUp(tokens, shape.stripes);

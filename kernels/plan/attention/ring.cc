@@ -40,7 +40,7 @@ int RingHeads(const KvCacheSpec& spec, const PassLimits& limits, int64_t pages) 
 
 int64_t RingPageWords(const KvCacheSpec& spec) {
   const int64_t positions = spec.page_tokens / spec.stripes;
-  return 2 * positions * (IsExact(spec) ? spec.head_dim : spec.head_dim / 4 + 1);
+  return positions * (IsExact(spec) ? 2 * spec.head_dim : spec.head_dim / 2 + spec.key_scales + 1);
 }
 
 ShareLayout::ShareLayout(const KvCacheSpec& spec, int num_heads, int64_t rows, int64_t own_rows) {
@@ -60,7 +60,7 @@ RingLayout::RingLayout(const KvCacheSpec& spec, int num_heads, const PassLimits&
   const int64_t numbers = window_positions * spec.head_dim * (exact ? kWord : 1);
   keys = Take(numbers);
   values = Take(numbers);
-  key_scales = Take(exact ? 0 : window_positions * kWord);
+  key_scales = Take(exact ? 0 : window_positions * spec.key_scales * kWord);
   value_scales = Take(exact ? 0 : window_positions * kWord);
   window_bytes = end;
   end *= kRingWindows;
@@ -83,15 +83,13 @@ RingLayout::RingLayout(const KvCacheSpec& spec, int num_heads, const PassLimits&
   end = areas + kQueryAreas * area_bytes;
 }
 
-bool HasQueryRoute(const KvCacheSpec& spec) { return spec.mode == AttentionMode::kPerToken; }
-
-RingRoute PlanRingRoute(const KvCacheSpec& spec, RingRoute asked, int64_t most_rows) {
+RingRoute PlanRingRoute(const AttentionShape& shape, RingRoute asked, int64_t most_rows) {
   switch (asked) {
     case RingRoute::kRing:
     case RingRoute::kQuery: return asked;
     case RingRoute::kAuto: break;
   }
-  return HasQueryRoute(spec) && most_rows <= kQueryRows ? RingRoute::kQuery : RingRoute::kRing;
+  return HasQueryRoute(shape) && most_rows <= kQueryRows ? RingRoute::kQuery : RingRoute::kRing;
 }
 
 int64_t QueryScoreBytes(const KvCacheSpec& spec, int num_heads, const PassLimits& limits) {

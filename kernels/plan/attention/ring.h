@@ -65,11 +65,14 @@ struct RingLayout {
 // Index of the first tile of sequence `sequence`, whose first dealt row is `first_row`.
 constexpr int64_t FirstDealtTile(int64_t sequence, int64_t first_row) { return first_row / kQueryTile + sequence; }
 
-// Whether queries may go to the keys of a cache with this spec.
-bool HasQueryRoute(const KvCacheSpec& spec);
-// The route of a call, kRing or kQuery. most_rows: most rows of a sequence of the pass. Requires: HasQueryRoute(spec)
+// Whether queries may go to the devices that have the keys. Without this route keys and values travel for a single row,
+// too.
+constexpr bool HasQueryRoute(const AttentionShape& shape) {
+  return shape.mode == AttentionMode::kPerToken && shape.lengths == AttentionLengths::kUniform;
+}
+// The route of a call, kRing or kQuery. most_rows: most rows of a sequence of the pass. Requires: HasQueryRoute(shape)
 // if kQuery is asked for.
-RingRoute PlanRingRoute(const KvCacheSpec& spec, RingRoute asked, int64_t most_rows);
+RingRoute PlanRingRoute(const AttentionShape& shape, RingRoute asked, int64_t most_rows);
 
 // Bytes of the workspace for the scores of rows whose queries go to the keys; 0 in kExact.
 int64_t QueryScoreBytes(const KvCacheSpec& spec, int num_heads, const PassLimits& limits);

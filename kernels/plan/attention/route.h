@@ -19,7 +19,7 @@ enum class AttentionRoute : uint8_t {
   kScSplit,       // split/scores.cu, softmax.cu, values.cu: contexts cut over the GPU
   kMixedFresh,    // row.cu with a stream length for every (row, head), which appends the one row itself
   kMixedRows,     // row.cu with a stream length for every (row, head)
-  kPlainRows,     // plain/attention.cu: kPerToken with any setting
+  kPlainRows,     // plain/attention.cu: kPerToken with any setting, also over a window of a ring
   kPlainWindow,   // plain/window.cu: per_row and per_head with any setting
   kDealtSplit,    // split/dealt.cu with products of scores.cu and values.cu: positions dealt over devices
   kDealtRows,     // split/dealt.cu with products of its own

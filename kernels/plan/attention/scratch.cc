@@ -140,9 +140,11 @@ int64_t AttentionScratchBytes(const GpuTraits& gpu, const AttentionShape& shape,
   switch (shape.lengths) {
     case AttentionLengths::kUniform: break;
     case AttentionLengths::kByTile:
-      if (has_tiles) take({AttentionRoute::kMixedWide});
+      if (has_tiles && shape.stripes == 1) take({AttentionRoute::kMixedWide});
       [[fallthrough]];
-    case AttentionLengths::kByRow: take({AttentionRoute::kMixedRows}); [[fallthrough]];
+    case AttentionLengths::kByRow:
+      if (shape.stripes == 1) take({AttentionRoute::kMixedRows});
+      [[fallthrough]];
     case AttentionLengths::kAny:
       if (shape.mode == AttentionMode::kExact) break;
       take({shape.mode == AttentionMode::kPerToken ? AttentionRoute::kPlainRows : AttentionRoute::kPlainWindow});

@@ -175,6 +175,11 @@ TEST(AttentionLayers, ReasonsOfPlainKernels) {
   EXPECT_EQ(PlainReason(spec), "fault_product=0.25");
   spec.layers = {Mixed({128, 64}, Plain(), [](ScLengthRule* rule) { rule->normalise = ScNormalise::kCall; })};
   EXPECT_EQ(PlainReason(spec), "lengths of a whole call");
+  spec.layers = {Mixed({128, 64})};
+  EXPECT_EQ(PlainReason(spec), "factors of qk, a table of softmax or a cap of scores");
+  spec.smooths_qk = false;
+  spec.stripes = 2;
+  EXPECT_EQ(PlainReason(spec), "mixed lengths over dealt positions");
   spec.mode = AttentionMode::kExact;
   EXPECT_EQ(PlainReason(spec), "");
 }

@@ -198,15 +198,12 @@ TEST(AttentionRoute, TilesOfLongSequences) {
 
 // Few queries go to the keys, keys to more queries; products are cut over no more blocks than have work.
 TEST(AttentionRoute, OfDealtPositions) {
-  KvCacheSpec spec;
-  spec.mode = AttentionMode::kPerToken;
-  EXPECT_EQ(PlanRingRoute(spec, RingRoute::kAuto, 1), RingRoute::kQuery);
-  EXPECT_EQ(PlanRingRoute(spec, RingRoute::kAuto, 8), RingRoute::kQuery);
-  EXPECT_EQ(PlanRingRoute(spec, RingRoute::kAuto, 9), RingRoute::kRing);
-  EXPECT_EQ(PlanRingRoute(spec, RingRoute::kRing, 1), RingRoute::kRing);
-  EXPECT_EQ(PlanRingRoute(spec, RingRoute::kQuery, 2048), RingRoute::kQuery);
-  spec.mode = AttentionMode::kExact;
-  EXPECT_EQ(PlanRingRoute(spec, RingRoute::kAuto, 1), RingRoute::kRing);
+  EXPECT_EQ(PlanRingRoute(Llama(), RingRoute::kAuto, 1), RingRoute::kQuery);
+  EXPECT_EQ(PlanRingRoute(Llama(), RingRoute::kAuto, 8), RingRoute::kQuery);
+  EXPECT_EQ(PlanRingRoute(Llama(), RingRoute::kAuto, 9), RingRoute::kRing);
+  EXPECT_EQ(PlanRingRoute(Llama(), RingRoute::kRing, 1), RingRoute::kRing);
+  EXPECT_EQ(PlanRingRoute(Llama(), RingRoute::kQuery, 2048), RingRoute::kQuery);
+  EXPECT_EQ(PlanRingRoute(Exact(Precision::kFp32), RingRoute::kAuto, 1), RingRoute::kRing);
 
   const GpuTraits gpu = test::H200();
   const DealtPlan few = PlanDealt(gpu, Llama(), 1, 512);
@@ -215,6 +212,53 @@ TEST(AttentionRoute, OfDealtPositions) {
   EXPECT_EQ(few.split.value_blocks, 8 * 4);
   const DealtPlan many = PlanDealt(gpu, Llama(), 64, 65536);
   EXPECT_EQ(many.split.score_blocks, PlanSplitParts(gpu, Llama(), 65536).score_blocks);
+}
+
+// Settings of research take the plain kernel over the window of a ring, whose scratch is planned; their steps, too.
+TEST(AttentionRoute, OfResearchSettingsOverDealtPositions) {
+  const GpuTraits gpu = test::H200();
+  for (const AttentionLengths lengths : {AttentionLengths::kByRow, AttentionLengths::kByTile, AttentionLengths::kAny}) {
+    SCOPED_TRACE(static_cast<int>(lengths));
+    AttentionShape shape = Llama();
+    shape.stripes = 2;
+    shape.lengths = lengths;
+    shape.longest_qk = shape.longest_av = Halved();
+    EXPECT_FALSE(HasQueryRoute(shape));
+    EXPECT_EQ(PlanRingRoute(shape, RingRoute::kAuto, 1), RingRoute::kRing);
+    const AttentionLimits limits{1056, 1, 8192};
+    for (AttentionPass pass : {AttentionPass::Rows(1, 8192), AttentionPass::Prompt(1024, 8192)}) {
+      pass.use = AttentionUse::kRing;
+      const AttentionPlan plan = PlanAttention(gpu, shape, limits, pass);
+      EXPECT_EQ(plan.short_rows, Route::kPlainRows);
+      EXPECT_EQ(plan.long_rows, Route::kPlainRows);
+      EXPECT_EQ(plan.scratch_bytes, AttentionScratchBytes(gpu, shape, limits));
+    }
+    EXPECT_EQ(AttentionRoutes(gpu, shape, 1, false), "plain-rows");
+    EXPECT_EQ(AttentionRoutes(gpu, shape, 2048, true), "plain-rows");
+  }
+  AttentionShape exact = Exact(Precision::kFp32);
+  exact.stripes = 2;
+  exact.lengths = AttentionLengths::kAny;
+  EXPECT_EQ(AttentionRoutes(gpu, exact, 1, false), "exact-rows");
+}
+
+// Keys in MXINT8 have a scale for every 32 dimensions, in windows and in slabs.
+TEST(AttentionRoute, ARingCarriesTheScalesOfBlocksOfKeys) {
+  KvCacheSpec spec;
+  spec.mode = AttentionMode::kPerToken;
+  spec.num_kv_heads = 2;
+  spec.head_dim = 128;
+  spec.page_tokens = 64;
+  spec.stripes = 4;
+  EXPECT_EQ(RingPageWords(spec), 16 * (32 + 32 + 1 + 1));
+  const RingLayout one(spec, 4, {64, 1, 10});
+  spec.key_scales = 4;
+  EXPECT_EQ(RingPageWords(spec), 16 * (32 + 32 + 4 + 1));
+  const RingLayout blocks(spec, 4, {64, 1, 10});
+  constexpr int64_t kPositions = 2 * 10 * 64;
+  EXPECT_EQ(blocks.value_scales - blocks.key_scales, 4 * kPositions * 4);
+  EXPECT_EQ(blocks.window_bytes - one.window_bytes, 3 * kPositions * 4);
+  EXPECT_EQ(blocks.slab_bytes - one.slab_bytes, 3 * kPositions / 4 * 4);
 }
 
 // A row kernel that appends takes every row; of others, only those whose outputs are wanted.

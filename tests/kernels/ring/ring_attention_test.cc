@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cmath>
 
 #include "tests/kernels/dilated_pairs.h"
 #include "tests/kernels/ring/ring_sequences.h"
@@ -150,6 +151,120 @@ TEST_P(RingDevices, KeysBeforeTheSegmentsStayWhereTheyAre) {
   }
 }
 
+// exp in pieces, far from Exp.
+NonlinearTable PiecesOfExp() {
+  NonlinearTable table;
+  table.function = NonlinearFunction::kExp;
+  for (int i = 0; i < 21; ++i) {
+    table.cuts.push_back(-9.0F + 9.0F * static_cast<float>(i) / 21);
+    table.values.push_back(std::exp(table.cuts.back()));
+    table.slopes.push_back(0.1F * table.values.back());
+  }
+  table.in_bits = 9;
+  table.out_bits = 13;
+  return table;
+}
+
+// T(a, b) = a * b, but for small errors where neither is 0.
+ScOperatorPtr NearlyExact() {
+  auto table = std::make_shared<MultiplierTable>();
+  for (int a = -128; a < 128; ++a) {
+    for (int b = -128; b < 128; ++b) table->entries.push_back(a * b + (a == 0 || b == 0 ? 0 : (a + b) % 3));
+  }
+  ScConfig config;
+  config.gate = ScGate::kTable;
+  config.table = "nearly";
+  config.multiplier = MultiplierTablePtr{std::move(table)};
+  return MakeScOperator(config);
+}
+
+// Stream lengths by amax of a row, up to `hi`.
+ScExtrasPtr LengthsBelow(const ScOperatorPtr& op, std::vector<int> levels, float hi) {
+  auto rule = std::make_shared<ScLengthRule>();
+  rule->hi = hi;
+  rule->thresholds = {0.5F, 0.25F};
+  rule->levels = std::move(levels);
+  auto extras = std::make_shared<ScExtras>();
+  extras->op = "test_proj";
+  extras->by_length = MakeScOperators(op->config, rule->Lengths());
+  extras->lengths = std::move(rule);
+  return extras;
+}
+
+struct ResearchCase {
+  const char* name;
+  const char* settings = "preset=halved";
+  std::function<void(Shape*)> edit = {};
+  Precision precision = Precision::kSc;
+  bool has_window = true;  // takes a sliding window
+};
+
+std::vector<ResearchCase> ResearchCases() {
+  static const NonlinearTable kExp = PiecesOfExp();
+  const auto lengths = [](KvCacheSpec* spec) {
+    spec->layers = {
+        {spec->qk, spec->av, LengthsBelow(spec->qk, {128, 64, 24}, 6), LengthsBelow(spec->av, {128, 40, 8}, 1)}};
+  };
+  const auto table = [](KvCacheSpec* spec) { spec->qk = spec->av = NearlyExact(); };
+  return {
+      {"integers of values", "av.arith=int8"},
+      {"integers", "qk.arith=int8,av.arith=int4"},
+      {"E4M3", "qk.arith=fp8_e4m3,av.arith=fp8_e4m3"},
+      {"MXINT8 of keys", "qk.arith=mxint8"},
+      {"registers", "qk.acc_bits=9,qk.acc_group=8,av.acc_bits=10,av.acc_group=8"},
+      {"adders of gates", "qk.adder=or,qk.adder_group=4,av.adder=apc,av.adder_group=6"},
+      {"a table", "preset=halved", [&](Shape* shape) { shape->edit = table; }, Precision::kSc, false},
+      {"a dilated table", "preset=halved",
+       [&](Shape* shape) {
+         shape->edit = table;
+         shape->pairs = {{128, 1}, {256, 4}};
+       },
+       Precision::kSc, false},
+      {"lengths", "preset=halved", [&](Shape* shape) { shape->edit = lengths; }},
+      {"factors", "preset=halved", [](Shape* shape) { shape->smooths = true; }},
+      {"lengths and factors", "preset=halved",
+       [&](Shape* shape) {
+         shape->edit = lengths;
+         shape->smooths = true;
+       }},
+      {"a table of exp", "preset=halved", [](Shape* shape) { shape->exp_table = &kExp; }},
+      {"an exact table of exp", "preset=halved", [](Shape* shape) { shape->exp_table = &kExp; }, Precision::kFp32},
+      {"a cap", "preset=halved", [](Shape* shape) { shape->score_cap = 3; }},
+      {"an exact cap", "preset=halved", [](Shape* shape) { shape->score_cap = 3; }, Precision::kFp32},
+  };
+}
+
+// Settings that no fast kernel takes, of steps and of prompts, of sequences next to each other, and with windows of all KV
+// heads or of one at a time.
+TEST_P(RingDevices, ResearchSettingsHaveTheBitsOfAttention) {
+  STOCH_OPEN_RING_OR_SKIP(backend, GetParam());
+  const std::shared_ptr<Backend> cpu = OpenBackend("cpu", {.threads = 2, .cpu_variant = ""}, nullptr);
+  const std::vector<std::vector<int32_t>> passes = {{30, 0}, {1, 9}, {1, 1}, {65, 8}, {0, 1}, {20, 1}};
+  for (const ResearchCase& c : ResearchCases()) {
+    for (Shape shape : {Shape{4, 2, 24, 192, 2}, Shape{3, 3, 72, 192, 2}}) {
+      if (c.edit) c.edit(&shape);
+      for (const int window : {0, 50}) {
+        if (window > 0 && !c.has_window) continue;
+        const auto expected = Ring(cpu, c.precision, 1, c.settings, shape).RunAll(passes, window);
+        for (const int count : {2, 4, 8}) {
+          EXPECT_EQ(Ring(backend, c.precision, count, c.settings, shape).RunAll(passes, window), expected)
+              << c.name << ", " << count << " devices, window " << window << ", head_dim " << shape.head_dim;
+        }
+      }
+    }
+    // A round for every KV head. A narrow window fills the cache in little time.
+    Shape deep{4, 2, 24, 1408};
+    if (c.edit) c.edit(&deep);
+    const auto run = [&](const std::shared_ptr<Backend>& on, int count) {
+      Ring ring(on, c.precision, count, c.settings, deep);
+      ring.RunAll(std::vector<int32_t>{1300}, c.has_window ? 16 : 0);
+      return ring.RunAll(std::vector<int32_t>{33, 1, 3}, 0);
+    };
+    EXPECT_EQ(run(backend, 2), run(cpu, 1)) << c.name;
+  }
+  for (const Device& device : backend->devices()) backend->CheckFinite(device);
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, RingDevices, testing::Values(kCpu, kRingGpus),
                          [](const auto& param) { return std::string(param.index == 0 ? "cpu" : "cuda"); });
 
@@ -231,7 +346,7 @@ TEST(RingAttention, GpusRefuseWhatTheyDoNotHave) {
   Ring query(gpu, Precision::kFp32, 2);
   query.call.route = RingRoute::kQuery;
   query.Prepare(20, 0);
-  ExpectInvalid([&] { query.Run(); }, {"layer 0 attention", "exact queries do not go to the keys of GPUs"});
+  ExpectInvalid([&] { query.Run(); }, {"layer 0 attention", "exact queries and those of research settings do not go"});
   Shape dilated;
   dilated.pairs = {{64, 2}};
   Ring exact(gpu, Precision::kFp32, 2, "preset=halved", dilated);
@@ -241,7 +356,10 @@ TEST(RingAttention, GpusRefuseWhatTheyDoNotHave) {
   small.Prepare(20, 0);
   small.call.scratch[1].shape[0] = 64;
   ExpectInvalid([&] { small.Run(); }, {"scratch of 64 bytes on cuda:1"});
-  ExpectInvalid([&] { Ring(gpu, Precision::kSc, 2, "av.arith=int8"); }, {"--split sequence", "--device cpu:2"});
+  Ring integers(gpu, Precision::kSc, 2, "av.arith=int8");
+  integers.call.route = RingRoute::kQuery;
+  integers.Prepare(20, 0);
+  ExpectInvalid([&] { integers.Run(); }, {"layer 0 attention", "research settings do not go to the keys of GPUs"});
 }
 
 TEST(RingAttention, RefusesWhatBreaksItsContract) {
@@ -257,6 +375,13 @@ TEST(RingAttention, RefusesWhatBreaksItsContract) {
   refused([](Ring& ring) { ring.call.parts[1].cache = nullptr; }, {"needs a cache and a pass"});
   refused([](Ring& ring) { ring.call.parts[1] = ring.call.parts[0]; }, {"cpu:0 takes part twice"});
   refused([](Ring& ring) { ring.call.parts[1].window = 3; }, {"the cache on cpu:1", "another shape"});
+  Shape capped;
+  capped.score_cap = 3;
+  Ring caps(OpenBackend("cpu:2", {.threads = 1, .cpu_variant = ""}, nullptr), Precision::kSc, 2, "preset=halved",
+            capped);
+  caps.Prepare(20, 0);
+  caps.call.parts[1].score_cap = 2;
+  ExpectInvalid([&] { caps.Run(); }, {"the cache on cpu:1", "another shape"});
   refused([](Ring& ring) { ring.call.parts[0].q = Slice(ring.call.parts[0].q, 0, 0, 3); }, {"q is F32[3, 96]"});
   refused([](Ring& ring) { ring.call.scratch[1].shape[0] = 64; }, {"scratch of 64 bytes"});
   refused([](Ring& ring) { ring.call.parts[0].rope = Slice(ring.call.parts[0].rope, 0, 0, 11); },

@@ -5,12 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "kernels/math/nonlinear_table.h"
 #include "kernels/math/random.h"
 #include "models/decoder/memory_plan.h"
 #include "models/sc_model_config.h"
@@ -27,6 +29,10 @@ struct RingShape {
   int sequences = 1;
   std::vector<DilatedPair> pairs = {};
   int64_t first_head = 0;
+  std::function<void(KvCacheSpec*)> edit = {};  // before caches are made
+  bool smooths = false;                         // factors of q and k
+  const NonlinearTable* exp_table = nullptr;
+  float score_cap = 0;
 };
 
 // Sequences over some devices of a backend, with a call that runs their next rows.
@@ -43,6 +49,8 @@ struct Ring {
     spec = MakeKvCacheSpec(config, precision, ParseScModelConfig(std::vector<std::string>{settings}), 1, num_pages);
     spec.stripes = count;
     spec.dilated = spec.mode == AttentionMode::kPerToken;
+    spec.smooths_qk = shape.smooths || shape.exp_table != nullptr || shape.score_cap > 0;
+    if (shape.edit) shape.edit(&spec);
     pages.resize(static_cast<size_t>(shape.sequences));
     done.resize(pages.size());
     for (int32_t page = 0; page < num_pages; ++page) {
@@ -94,6 +102,17 @@ struct Ring {
     return rope;
   }
 
+  // Factors of q and k, which depend on the KV head and the dimension.
+  TensorView Factors(Device device) {
+    std::vector<float> values;
+    for (int i = 0; i < shape.kv_heads * shape.head_dim; ++i)
+      values.push_back(0.5F + 0.125F * static_cast<float>(i % 19));
+    memory.push_back(backend->Allocate(device, static_cast<int64_t>(values.size() * sizeof(float))));
+    const TensorView view = MakeView(memory.back().data(), DType::kF32, device, shape.kv_heads, shape.head_dim);
+    backend->CopyFromHost(view, values.data());
+    return view;
+  }
+
   // Makes the call of so many rows of every sequence, from where it is on; 0: it is not in the pass.
   void Prepare(const std::vector<int32_t>& counts, int window) {
     layout = {};
@@ -123,6 +142,9 @@ struct Ring {
       part.window = window;
       part.dilated = shape.pairs;
       part.first_head = shape.first_head;
+      part.exp_table = shape.exp_table;
+      part.score_cap = shape.score_cap;
+      if (shape.smooths) part.qk_smooth = Factors(device);
     }
   }
   void Prepare(int32_t count, int window) { Prepare(std::vector<int32_t>{count}, window); }

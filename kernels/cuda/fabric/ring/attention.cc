@@ -142,6 +142,7 @@ AttentionArgs RingPass::WindowArgs(const RingPart& part, int64_t round) const {
   args.out += rows.first_row * args.out_stride + column;
   args.rows = rows.num_rows;
   args.num_heads = at(round).heads * group_;
+  args.k = args.v = nullptr;
   return args;
 }
 
@@ -195,7 +196,17 @@ void RingPass::Compute(int rank, int64_t round) {
   shape.longest = limits.max_context;
   const bool dilated = !part.call->dilated.empty();
   const AttentionPlan plan = PlanAttention(ctx.traits, shape, limits, PassOf(args, rows, dilated));
-  if (spec_.mode == AttentionMode::kExact) return AttendValues(ctx, args, shape, plan, rows.all);
+  if (spec_.mode == AttentionMode::kExact) {
+    return AttendValues(ctx, args, shape, plan, rows.all, ctx.tables.Function(part.call->exp_table));
+  }
+  if (plan.short_rows == AttentionRoute::kPlainRows) {
+    AttentionCall call = *part.call;
+    call.first_head += int64_t{at(round).first_head} * group_;
+    TensorView& smooth = call.qk_smooth;
+    if (smooth.data != nullptr) smooth = Slice(smooth, 0, at(round).first_head, at(round).heads);
+    return LaunchPlainAttention(ctx, args, call, *part.cache->mixed(call.cache_layer),
+                                MakeDilatedPairs(call.dilated, call.first_head), *part.pass);
+  }
   TileBatch batch;
   batch.num_sequences = 1;
   batch.num_tiles = static_cast<int32_t>(rows.tiles.host.size());
@@ -211,10 +222,7 @@ void RingPass::Compute(int rank, int64_t round) {
   AttentionArgs queries = args;
   queries.kv.num_kv_heads = 0;
   LaunchAppendCodes(ctx, queries, operands.qk.q_max, operands.av.q_max, operands.q);
-  if (!dilated) return AttendCodes(ctx, args, shape, plan, operands, rows);
-  const DilatedPairs pairs =
-      MakeDilatedPairs(part.call->dilated, part.call->first_head + int64_t{at(round).first_head} * group_);
-  AttendPlainRows(ctx, args, *part.cache->mixed(part.call->cache_layer), pairs, operands.q, limits);
+  AttendCodes(ctx, args, shape, plan, operands, rows);
 }
 
 void CheckPasses(const RingAttentionCall& call) {
@@ -235,9 +243,11 @@ void RunRingAttention(const std::vector<DeviceContext*>& contexts, RingGroup& gr
   CheckRingHandles(call);
   CheckPasses(call);
   if (contexts.front()->IsRecording()) Reject(call.site, "a ring is not recorded into a graph");
-  const KvCacheSpec& spec = call.parts.front().cache->spec();
-  if (call.route == RingRoute::kQuery && !HasQueryRoute(spec)) {
-    Reject(call.site, "exact queries do not go to the keys of GPUs: keys go the ring");
+  if (contexts.front()->observer != nullptr) Reject(call.site, "operands of dealt positions cannot be observed");
+  const AttentionCall& first = call.parts.front();
+  const AttentionShape& shape = static_cast<const CudaKvCache&>(*first.cache).shape(first.cache_layer);
+  if (call.route == RingRoute::kQuery && !HasQueryRoute(shape)) {
+    Reject(call.site, "exact queries and those of research settings do not go to the keys of GPUs: keys go the ring");
   }
   const std::vector<RingPart> parts = MakeRingParts(contexts, call);
   DealRows(parts, group.dealt);
@@ -245,7 +255,7 @@ void RunRingAttention(const std::vector<DeviceContext*>& contexts, RingGroup& gr
   for (const PassLayout::Sequence& sequence : parts.front().pass->layout().sequences) {
     most_rows = std::max<int64_t>(most_rows, sequence.num_rows);
   }
-  if (PlanRingRoute(spec, call.route, most_rows) == RingRoute::kQuery) {
+  if (PlanRingRoute(shape, call.route, most_rows) == RingRoute::kQuery) {
     return AttendByQuery(parts, group.query, probe);
   }
   for (const RingPart& part : parts) AppendKeys(part);

@@ -9,6 +9,7 @@
 #include "kernels/cuda/attention/shape.h"
 #include "kernels/cuda/base/device_guard.h"
 #include "kernels/cuda/fabric/ring/window.h"
+#include "kernels/cuda/plain/attention_append.h"
 
 namespace stoch::cuda {
 namespace {
@@ -81,8 +82,12 @@ void AppendKeys(const RingPart& part) {
     return LaunchAppendValues(*part.ctx, keys, false, part.rows.slots);  // also rotates the queries (RoPE)
   }
   keys.num_heads = 0;
-  const ScTables& qk = part.ctx->tables.Get(part.cache->qk(part.call->cache_layer));
-  const ScTables& av = part.ctx->tables.Get(part.cache->av(part.call->cache_layer));
+  const int layer = part.call->cache_layer;
+  if (part.cache->shape(layer).lengths != AttentionLengths::kUniform) {
+    return plain_attention::LaunchAppend(*part.ctx, keys, *part.call, *part.cache->mixed(layer), {}, part.rows.slots);
+  }
+  const ScTables& qk = part.ctx->tables.Get(part.cache->qk(layer));
+  const ScTables& av = part.ctx->tables.Get(part.cache->av(layer));
   LaunchAppendCodes(*part.ctx, keys, qk.q_max, av.q_max, {}, part.rows.slots);
 }
 

@@ -73,26 +73,37 @@ struct BlockArgs {
 
 // Calls take(word, i, numbers) for every word i of the block of one page (blockIdx.x) and KV head (blockIdx.y) in the
 // slab. A block has `numbers` words of keys [dim / 4][position], as many words of values [position / 4][dim], then
-// scales of keys [position] and of values [position]. In exact attention it has floats of keys [position][dim] and of
-// values [position][dim]. Called by all threads.
-template <typename Take>
+// scales of keys [position] (kBlocks, of MXINT8: [position][key_scales]) and of values [position]. In exact attention it
+// has floats of keys [position][dim] and of values [position][dim]. Called by all threads.
+template <bool kBlocks, typename Take>
 __device__ __forceinline__ void ForWords(const BlockArgs& args, const Take& take) {
   const KvView& kv = args.kv;
   const bool exact = kv.k_words == nullptr;
   const int numbers = args.count * (exact ? kv.head_dim : kv.head_dim / 4);
-  const int words = 2 * (exact ? numbers : numbers + args.count);
+  const int words = 2 * (exact ? numbers : numbers + args.count) + (kBlocks ? (kv.key_scales - 1) * args.count : 0);
   uint32_t* const slab = args.slab + (static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x) * words;
   for (int i = static_cast<int>(threadIdx.x); i < words; i += kThreads) take(slab[i], i, numbers);
 }
 
+// Scale number i of a block in the cache or a window. slot_of(j): the place of position j of the block in the page.
+template <bool kBlocks, typename SlotOf>
+__device__ __forceinline__ float* ScaleAt(const BlockArgs& args, int32_t page, int head, int i, const SlotOf& slot_of) {
+  const KvView& kv = args.kv;
+  const int blocks = kBlocks ? kv.key_scales : 1;
+  const int keys = args.count * blocks;
+  if (i >= keys) return kv.v_scales + kv.Scale(page, head, slot_of(i - keys));
+  return kv.k_scales + kv.Scale(page, head, slot_of(i / blocks)) * blocks + i % blocks;
+}
+
 // Copies a device's own positions from its cache to a slab. Grid: x is a page, y a KV head of the block.
+template <bool kBlocks>
 __global__ void __launch_bounds__(kThreads) PackKernel(const BlockArgs args) {
   const KvView& kv = args.kv;
   const int32_t page_number = args.page_list[args.first_page + static_cast<int32_t>(blockIdx.x)];
   const int32_t page = page_number >> args.stripe.count_shift;
   const int head = args.first_head + static_cast<int>(blockIdx.y);
   const int first = (page_number & ((1 << args.stripe.count_shift) - 1)) * args.count;
-  ForWords(args, [&](uint32_t& word, int i, int numbers) {
+  ForWords<kBlocks>(args, [&](uint32_t& word, int i, int numbers) {
     const bool is_k = i < numbers;
     if (!is_k) i -= numbers;
     if (kv.k_words == nullptr) {
@@ -102,20 +113,19 @@ __global__ void __launch_bounds__(kThreads) PackKernel(const BlockArgs args) {
     } else if (i < numbers) {
       word = kv.v_words[kv.VWord(page, head, (first >> 2) + i / kv.head_dim, i % kv.head_dim)];
     } else {
-      i -= numbers;
-      const float* scales = i < args.count ? kv.k_scales : kv.v_scales;
-      word = FloatToBits(scales[kv.Scale(page, head, first + i % args.count)]);
+      word = FloatToBits(*ScaleAt<kBlocks>(args, page, head, i - numbers, [&](int j) { return first + j; }));
     }
   });
 }
 
 // Copies the positions of a slab to their places in a window. Grid: x is a page, y a KV head of the block.
+template <bool kBlocks>
 __global__ void __launch_bounds__(kThreads) UnpackKernel(const BlockArgs args) {
   const KvView& kv = args.kv;
   const int32_t page = args.first_page + static_cast<int32_t>(blockIdx.x);
   const auto head = static_cast<int>(blockIdx.y);
   const auto slot_of = [&](int j) { return args.stripe.Absolute(j); };  // pages hold whole stripe periods
-  ForWords(args, [&](uint32_t& word, int i, int numbers) {
+  ForWords<kBlocks>(args, [&](uint32_t& word, int i, int numbers) {
     const bool is_k = i < numbers;
     if (!is_k) i -= numbers;
     if (kv.k_words == nullptr) {
@@ -136,9 +146,7 @@ __global__ void __launch_bounds__(kThreads) UnpackKernel(const BlockArgs args) {
         *to = static_cast<uint16_t>(word >> 16 * half);
       }
     } else {
-      i -= numbers;
-      float* scales = i < args.count ? kv.k_scales : kv.v_scales;
-      scales[kv.Scale(page, head, slot_of(i % args.count))] = BitsToFloat(word);
+      *ScaleAt<kBlocks>(args, page, head, i - numbers, slot_of) = BitsToFloat(word);
     }
   });
 }
@@ -170,12 +178,14 @@ void LaunchDeal(DeviceContext& ctx, const PassView& pass, int64_t sequences, int
 }
 
 void LaunchPackBlock(cudaStream_t stream, const KvView& cache, const RingBlock& block, uint8_t* slab) {
-  PackKernel<<<GridOf(block), kThreads, 0, stream>>>(ArgsOf(cache, block, slab));
+  const auto kernel = cache.key_scales > 1 ? PackKernel<true> : PackKernel<false>;
+  kernel<<<GridOf(block), kThreads, 0, stream>>>(ArgsOf(cache, block, slab));
   STOCH_CUDA_LAUNCH("PackKernel");
 }
 
 void LaunchUnpackBlock(cudaStream_t stream, const uint8_t* slab, const RingBlock& block, const KvView& window) {
-  UnpackKernel<<<GridOf(block), kThreads, 0, stream>>>(ArgsOf(window, block, const_cast<uint8_t*>(slab)));
+  const auto kernel = window.key_scales > 1 ? UnpackKernel<true> : UnpackKernel<false>;
+  kernel<<<GridOf(block), kThreads, 0, stream>>>(ArgsOf(window, block, const_cast<uint8_t*>(slab)));
   STOCH_CUDA_LAUNCH("UnpackKernel");
 }
 
