@@ -292,12 +292,10 @@ void PerToken::AddValues(const AttentionTile& tile, int64_t begin, int64_t end, 
 
 void PerToken::AddGroups(const AttentionTile& tile, int64_t begin, int64_t end, const TileState& state, Scratch* s,
                          int32_t* sums) const {
-  // Groups begin at multiples of absolute positions, ranges do not: the first one has the rest of a group whose other
-  // positions no row sees.
+  // Groups begin at multiples of absolute positions, ranges do not: the first has the rest of a group that no row sees.
   const int64_t group = av_hardware_->accumulator.config().adder_group;
   const auto at_group = [group](int64_t position) { return (position + group - 1) / group * group; };
-  const bool is_first = begin == work_.FirstSeenPage(tile.first_position);
-  const int64_t first = is_first ? begin / group * group : at_group(begin);
+  const int64_t first = begin == work_.FirstSeenPage(tile.first_position) ? begin / group * group : at_group(begin);
   const int64_t dims = std::min(at_group(end), tile.window()) - first;
   if (dims <= 0) return;
   s->left.clear();

@@ -21,6 +21,11 @@ namespace stoch::cuda {
 void LaunchPlainAttention(DeviceContext& ctx, const AttentionArgs& args, const AttentionCall& call,
                           const MixedProducts& products, const DilatedPairs& pairs, const CudaPass& pass);
 
+// plain/attention_append.cu: what LaunchPlainAttention does first, for the keys and values of a call alone: RoPE of keys
+// and the append to the cache. slots: as LaunchAppendCodes.
+void LaunchPlainAppend(DeviceContext& ctx, const AttentionArgs& args, const AttentionCall& call,
+                       const MixedProducts& products, const int32_t* slots);
+
 // plain/window.cu: RoPE, the append to the cache and attention in the modes kPerHead and kPerRow, one sequence after
 // the other. Takes any stream lengths, multiplier tables, integers in place of SC, and smoothing factors of q and k.
 // qk, av: the operators of the layer. Calls DeviceContext::RequireEager, as the host loops over the sequences.

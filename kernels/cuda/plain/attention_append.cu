@@ -212,3 +212,12 @@ void LaunchQueryMetrics(DeviceContext& ctx, const AttentionArgs& args, const Len
 }
 
 }  // namespace stoch::cuda::plain_attention
+
+namespace stoch::cuda {
+
+void LaunchPlainAppend(DeviceContext& ctx, const AttentionArgs& args, const AttentionCall& call,
+                       const MixedProducts& products, const int32_t* slots) {
+  plain_attention::LaunchAppend(ctx, args, call, products, {}, slots);
+}
+
+}  // namespace stoch::cuda

@@ -6,10 +6,10 @@
 
 #include "kernels/call_check.h"
 #include "kernels/cuda/attention/dealt.h"
+#include "kernels/cuda/attention/mixed.h"
 #include "kernels/cuda/attention/shape.h"
 #include "kernels/cuda/base/device_guard.h"
 #include "kernels/cuda/fabric/ring/window.h"
-#include "kernels/cuda/plain/attention_append.h"
 
 namespace stoch::cuda {
 namespace {
@@ -84,7 +84,7 @@ void AppendKeys(const RingPart& part) {
   keys.num_heads = 0;
   const int layer = part.call->cache_layer;
   if (part.cache->shape(layer).lengths != AttentionLengths::kUniform) {
-    return plain_attention::LaunchAppend(*part.ctx, keys, *part.call, *part.cache->mixed(layer), {}, part.rows.slots);
+    return LaunchPlainAppend(*part.ctx, keys, *part.call, *part.cache->mixed(layer), part.rows.slots);
   }
   const ScTables& qk = part.ctx->tables.Get(part.cache->qk(layer));
   const ScTables& av = part.ctx->tables.Get(part.cache->av(layer));
