@@ -2,8 +2,6 @@
 // Prepares rows for the fast kernels of mixed stream lengths (prepare.h). One block per row, or a cluster of blocks per
 // row if there are few, long rows. The kernel runs before every linear of a decode step and must be short, so f(x)
 // stays in shared memory from the RMSNorm to the metrics that choose stream lengths and the quantizer.
-#include <algorithm>
-
 #include "kernels/base/check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/block_reduce.cuh"
@@ -19,13 +17,11 @@
 namespace stoch::cuda {
 namespace {
 
-constexpr int kThreads = 1024;
-constexpr int kWarps = kThreads / kWarp;
+constexpr int kWarps = kPrepareWarps;
+constexpr int kThreads = kWarps * kWarp;
 constexpr int kMaxChunkDims = 128;
 constexpr int kEach = kMaxChunkDims / kWarp;  // elements of a chunk that one lane quantizes
-constexpr int kMaxRanks = 8;                  // most blocks per row
 constexpr int kAhead = 4;                     // elements that a thread loads before it processes any
-constexpr int64_t kMaxClusterRows = 32;       // with more rows than this, one block per row fills the GPU
 
 // f(x), its dimensions, and where codes [tokens][dims.padded] and scales [dims.chunks][tokens] go.
 struct PrepareArgs {
@@ -219,18 +215,12 @@ ScActivationView LaunchPrepareRows(DeviceContext& ctx, Scratch& scratch, const R
     args.needs_l2 = args.needs_l2 || (of_row && view.metric != ScMetric::kAmax);
     args.needs_amax = args.needs_amax || of_row;
   }
-  // Use more blocks per row until a block has at most kWarps / 2 chunks. A row of up to kWarps chunks takes one block,
-  // which has a warp for each chunk.
-  int ranks = 1;
-  if (ctx.traits.has_clusters && !args.needs_l2 && tokens <= kMaxClusterRows) {
-    while (ranks < kMaxRanks && dims.chunks > ranks * kWarps / 2) ranks *= 2;
-    if (dims.chunks <= kWarps) ranks = 1;
-  }
-  args.ranks = ranks;
-  args.rank_chunks = (dims.chunks + ranks - 1) / ranks;
-  const size_t shared = static_cast<size_t>(std::min(args.rank_chunks * dims.chunk_d, dims.dims)) * sizeof(float);
+  const PreparePlan plan = PlanPrepare(ctx.traits, dims, tokens, args.needs_l2);
+  args.ranks = plan.ranks;
+  args.rank_chunks = plan.rank_chunks;
   const auto kernel = DispatchPrologue(source.prologue, [](auto p) { return PrepareRowsKernel<p>; });
-  LaunchClusters(ctx, kernel, dim3(static_cast<unsigned>(tokens * ranks)), kThreads, shared, args, ranks);
+  LaunchClusters(ctx, kernel, dim3(static_cast<unsigned>(tokens * plan.ranks)), kThreads,
+                 static_cast<size_t>(plan.shared_bytes), args, plan.ranks);
   return {dims, tokens, args.codes, args.scales};
 }
 

@@ -23,6 +23,9 @@ static_assert(kLookupRows >= kDecodeRows);
 // Least rows of a call for which one product of a prompt beats several launches of steps.
 constexpr int64_t kPromptRows = 33;
 static_assert(kPromptRows > kDecodeRows);
+constexpr int64_t kMaxClusterRows =
+    32;                       // with more rows than this, one block per row of mixed/prepare.cu fills the GPU
+constexpr int kMaxRanks = 8;  // most blocks of a row
 // Least rows of a call that is cut into one product for each group of lengths; a call with fewer rows is one product at
 // the longest length.
 constexpr int64_t kGroupedRows = 384;
@@ -117,6 +120,18 @@ LinearPlan PlanMixedStep(const GpuTraits& gpu, std::span<const MixedTraits> weig
   LinearPlan plan = PlanMixedDecode(
       gpu, first.any, {std::min<int64_t>(left, kMaxDecodeTokens), shape.in_features, shape.out_features}, fused);
   plan.route = LinearRoute::kMixedDecode;
+  return plan;
+}
+
+PreparePlan PlanPrepare(const GpuTraits& gpu, const ScDims& dims, int64_t tokens, bool needs_norm) {
+  PreparePlan plan;
+  // Use more blocks per row until a block has at most kPrepareWarps / 2 chunks. A row of up to kPrepareWarps chunks
+  // takes one block, which has a warp for each chunk.
+  if (gpu.has_clusters && !needs_norm && tokens <= kMaxClusterRows && dims.chunks > kPrepareWarps) {
+    while (plan.ranks < kMaxRanks && dims.chunks > plan.ranks * kPrepareWarps / 2) plan.ranks *= 2;
+  }
+  plan.rank_chunks = DivideUp(dims.chunks, plan.ranks);
+  plan.shared_bytes = std::min(plan.rank_chunks * dims.chunk_d, dims.dims) * kFloat;
   return plan;
 }
 

@@ -2,6 +2,7 @@
 // Routes of linears of several stream lengths, on GPUs that need not be there.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <vector>
@@ -123,6 +124,29 @@ TEST(MixedPlan, RecordedRowsAreNotSorted) {
     EXPECT_EQ(PlanMixedRows(weight, 32, {}), LinearRoute::kMixedSorted);
     EXPECT_EQ(PlanMixedRows(weight, 31, {}), LinearRoute::kMixedGeneric);
     EXPECT_EQ(PlanMixedRows(weight, 32, {.recorded = true}), LinearRoute::kMixedGeneric);
+  }
+}
+
+// Few, long rows take clusters of blocks; where a rule needs the norm of a row, one block sees all of it.
+TEST(MixedPlan, RowsAreSharedByBlocks) {
+  const auto ranks = [](const GpuTraits& gpu, int64_t cols, int64_t tokens, bool needs_norm) {
+    return PlanPrepare(gpu, MakeScDims(cols, 128), tokens, needs_norm).ranks;
+  };
+  EXPECT_EQ(ranks(H200(), 4096, 1, false), 1);  // a warp for each of 32 chunks
+  EXPECT_EQ(ranks(H200(), 4097, 1, false), 4);
+  EXPECT_EQ(ranks(H200(), 8192, 32, false), 4);
+  EXPECT_EQ(ranks(H200(), 14336, 1, false), 8);
+  EXPECT_EQ(ranks(H200(), 14336, 33, false), 1);  // rows fill the GPU
+  EXPECT_EQ(ranks(H200(), 14336, 1, true), 1);
+  for (const GpuModel& gpu : GpuModels()) {
+    for (const int64_t cols : {16, 300, 4096, 14336, 16384}) {
+      const ScDims dims = MakeScDims(cols, 128);
+      const PreparePlan plan = PlanPrepare(gpu.traits, dims, 8, false);
+      EXPECT_TRUE(gpu.traits.has_clusters || plan.ranks == 1) << gpu.name;
+      EXPECT_GE(plan.ranks * plan.rank_chunks, dims.chunks) << gpu.name << ", " << cols;
+      EXPECT_GE(plan.shared_bytes, std::min(cols, plan.rank_chunks * 128) * 4) << gpu.name << ", " << cols;
+      EXPECT_LE(plan.shared_bytes + kMixedPrepareStaticBytes, gpu.traits.max_shared_bytes) << gpu.name << ", " << cols;
+    }
   }
 }
 
