@@ -70,10 +70,6 @@ void RefusePrunedScores(const std::string& file, ScOperatorId id, const ScLength
 
 void CheckBackend(const Backend& backend, const LinearSpec& spec, std::string_view op) {
   if (spec.precision != Precision::kSc) return;
-  const std::string missing = spec.sc == nullptr ? "" : backend.WhyNoKernel(spec.sc->config);
-  if (!missing.empty()) {
-    throw InvalidInput(std::string(op) + ": " + missing + " runs on the CPU only: give --device cpu");
-  }
   if (backend.has_extras()) return;
   const bool plain = spec.sc != nullptr && spec.sc->config.arith == ScArith::kSc && HasSource(spec.sc->config.gate) &&
                      spec.extras == nullptr;

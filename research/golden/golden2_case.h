@@ -77,12 +77,6 @@ class Case {
   std::vector<HostMatrix> Heads(const char* role) const;  // [heads, rows, head_dim]
   std::vector<int32_t> Ints(const char* role) const { return file_.CopyI32(Tensor(role)); }
 
-  // Whether the backend multiplies so; else the reference alone is compared, which the verdict says.
-  bool HasKernel(const ScConfig& config) {
-    const std::string missing = backend_.WhyNoKernel(config);
-    if (!missing.empty()) note_ = ", of the reference alone: no kernel for " + missing;
-    return missing.empty();
-  }
   void Fail(const std::string& why) { problem_ += (problem_.empty() ? "" : "; ") + why; }
   void Same(const std::string& what, const std::vector<int32_t>& got, const std::vector<int32_t>& expected) {
     compared_ += static_cast<int64_t>(expected.size());
