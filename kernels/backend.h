@@ -95,12 +95,13 @@ class Backend {
   virtual int64_t ExpertScratchBytes(const LinearSpec& /*spec*/, int64_t /*in_features*/, int64_t /*max_rows*/) const {
     return 0;
   }
-  // The kernels of such a Linear of `tokens` tokens, or of an Attention of `tokens` tokens, of one sequence (is_prompt)
-  // or of as many. For people, "" where there is no choice.
+  // The kernels of such a Linear of `tokens` tokens, of an ExpertLinear, or of an Attention of `tokens` tokens, of one
+  // sequence (is_prompt) or of as many. For people, "" where there is no choice.
   virtual std::string LinearKernel(const LinearSpec& /*spec*/, std::span<const int64_t> /*out_features*/,
                                    int64_t /*in_features*/, int64_t /*tokens*/) const {
     return {};
   }
+  virtual std::string ExpertKernel(const LinearSpec& /*spec*/, const ExpertShape& /*shape*/) const { return {}; }
   virtual std::string AttentionKernel(const KvCacheSpec& /*spec*/, int /*num_heads*/, int64_t /*tokens*/,
                                       bool /*is_prompt*/) const {
     return {};
@@ -219,11 +220,6 @@ class Backend {
   virtual bool has_nonlinear_tables() const { return false; }
   // Whether MakeLinear and MakeKvCache take extras.
   virtual bool has_extras() const { return false; }
-  // The setting of an SC product that this backend has no kernel for, as "gate=counts"; "" where it has them all.
-  virtual std::string WhyNoKernel(const ScConfig& config) const {
-    static_cast<void>(config);
-    return "";
-  }
   // Ops issued from now on show their operands to `observer`; null ends it. False where the backend cannot.
   virtual bool Observe(OpObserver* observer) { return observer == nullptr; }
   // As Observe, for OnLengths alone, which more backends can. Ops then wait for their lengths.

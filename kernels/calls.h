@@ -192,6 +192,17 @@ struct ExpertLinearCall {
   const CombineExpertsCall* combine = nullptr;
 };
 
+// Matrices of an ExpertLinearCall that one launch takes: every expert has `matrices` of them, all of one shape.
+struct ExpertShape {
+  int64_t rows = 0;       // rows of x
+  int64_t row_slots = 1;  // slots that share a row of x
+  int64_t experts = 0;
+  int64_t in_features = 0;
+  int64_t out_features = 0;
+  int64_t matrices = 1;  // 1..4
+  int64_t slots() const { return rows * row_slots; }
+};
+
 // out[r] = out[r] + ((w_0 x_0 + w_1 x_1) + w_2 x_2 ...) over the slots of row r in order of rank, every product and
 // sum rounded.
 // Shapes: x F32 [rows * top_k, n]; weights F32 [rows, top_k], dense; out F32 [rows, n].

@@ -29,6 +29,17 @@ bool PlannedAlike(const ScExtras* a, const ScExtras* b) {
          a->protected_channels.size() == b->protected_channels.size() && a->smooth.size() == b->smooth.size();
 }
 
+std::string KernelOf(const OperatorGroup& group, const LinearSpec& spec, std::span<const int64_t> out_features,
+                     int64_t tokens, const Backend& backend) {
+  if (group.of_token.experts == 0) return backend.LinearKernel(spec, out_features, group.in_features, tokens);
+  ExpertShape shape = group.of_token;
+  shape.rows *= tokens;
+  shape.in_features = group.in_features;
+  shape.out_features = out_features.front();
+  shape.matrices = static_cast<int64_t>(out_features.size());
+  return backend.ExpertKernel(spec, shape);
+}
+
 }  // namespace
 
 bool PlannedAlike(const LinearSpec& a, const LinearSpec& b) {
@@ -88,7 +99,7 @@ std::string GroupKernels(const OperatorGroup& group, const std::vector<std::vect
       for (size_t j = i; j < layer.size(); ++j) {
         if (alike(layer[j])) out_features.push_back(group.out_features[j]);
       }
-      std::string kernel = backend.LinearKernel(layer[i], out_features, group.in_features, tokens);
+      std::string kernel = KernelOf(group, layer[i], out_features, tokens, backend);
       if (std::find(kernels.begin(), kernels.end(), kernel) == kernels.end()) kernels.push_back(std::move(kernel));
     }
   }

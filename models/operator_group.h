@@ -19,6 +19,7 @@ struct OperatorGroup {
   std::string op;                     // "qkv_proj", "lm_head"
   std::vector<int64_t> out_features;  // of each
   int64_t in_features = 0;
+  ExpertShape of_token = {};  // the linears of experts: rows of x for a token, slots of a row, experts; else no experts
 };
 
 // Whether a plan of `a` is one of `b`: rules of lengths may differ in their thresholds and bounds.

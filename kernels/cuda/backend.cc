@@ -125,6 +125,10 @@ std::string CudaBackend::LinearKernel(const LinearSpec& spec, std::span<const in
   return LinearRouteText(per_device_.front()->context.traits, spec, {tokens, in_features, out_features});
 }
 
+std::string CudaBackend::ExpertKernel(const LinearSpec& spec, const ExpertShape& shape) const {
+  return ExpertRouteText(per_device_.front()->context.traits, spec, shape);
+}
+
 std::string CudaBackend::AttentionKernel(const KvCacheSpec& spec, int num_heads, int64_t tokens, bool is_prompt) const {
   const std::string routes =
       AttentionRoutes(per_device_.front()->context.traits, MakeAttentionLayers(spec, num_heads), tokens, is_prompt);
@@ -220,7 +224,7 @@ std::unique_ptr<ExpertWeights> CudaBackend::MakeExperts(std::vector<std::unique_
   const Device device = experts.front()->device();
   DeviceContext& ctx = At(device).context;
   DeviceGuard guard(device);
-  return cuda::MakeExperts(ctx, std::move(experts));
+  return std::make_unique<CudaExperts>(ctx, std::move(experts));
 }
 
 void CudaBackend::SelectRows(const Pass& pass, const TensorView& x, const TensorView& out) {
@@ -269,17 +273,7 @@ void CudaBackend::LogProbs(const LogitRows& logits, LogitQueryBuffer& buffer, co
   LaunchLogProbs(ctx, logits, queries, range);
 }
 
-namespace {
-
-void RequireKernel(const ScConfig& config) {
-  const std::string missing = WhyNoGpuKernel(config);
-  if (!missing.empty()) throw InvalidInput("sc_matmul: " + missing + " runs on the CPU only: give --device cpu");
-}
-
-}  // namespace
-
 void CudaBackend::ScMatmul(const TensorView& a, const TensorView& b, const ScOperator& op, const TensorView& out) {
-  RequireKernel(op.config);
   DeviceContext& ctx = At(out.device).context;
   DeviceGuard guard(out.device);
   LaunchScMatmul(ctx, a, b, op, out);
@@ -287,7 +281,6 @@ void CudaBackend::ScMatmul(const TensorView& a, const TensorView& b, const ScOpe
 
 void CudaBackend::ScMixedMatmul(const TensorView& a, const TensorView& b, const ScOperatorPtr& op,
                                 const ScExtras& extras, std::span<const int> lengths, const TensorView& out) {
-  RequireKernel(op->config);
   DeviceContext& ctx = At(out.device).context;
   DeviceGuard guard(out.device);
   LaunchScMixedMatmul(ctx, a, b, op, extras, lengths, out);

@@ -34,7 +34,6 @@
 #include "kernels/cuda/runtime/graph.h"
 #include "kernels/cuda/runtime/test_fault.h"
 #include "kernels/cuda/weights/uploader.h"
-#include "kernels/plan/gpu_refusal.h"
 
 namespace stoch::cuda {
 
@@ -59,6 +58,7 @@ class CudaBackend final : public Backend, public CallerStreams {
   int64_t ExpertScratchBytes(const LinearSpec& spec, int64_t in_features, int64_t max_rows) const override;
   std::string LinearKernel(const LinearSpec& spec, std::span<const int64_t> out_features, int64_t in_features,
                            int64_t tokens) const override;
+  std::string ExpertKernel(const LinearSpec& spec, const ExpertShape& shape) const override;
   std::string AttentionKernel(const KvCacheSpec& spec, int num_heads, int64_t tokens, bool is_prompt) const override;
   void ReserveScratch(Device device, int64_t bytes) override;
   Buffer AllocateShared(Device device, int64_t bytes) override;
@@ -110,7 +110,6 @@ class CudaBackend final : public Backend, public CallerStreams {
   void ScMixedMatmul(const TensorView& a, const TensorView& b, const ScOperatorPtr& op, const ScExtras& extras,
                      std::span<const int> lengths, const TensorView& out) override;
   bool has_extras() const override { return true; }
-  std::string WhyNoKernel(const ScConfig& config) const override { return WhyNoGpuKernel(config); }
   bool has_nonlinear_tables() const override { return true; }
   bool has_dilated() const override { return true; }
   bool has_dilated_ring() const override { return true; }

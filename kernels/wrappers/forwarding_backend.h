@@ -47,6 +47,9 @@ class ForwardingBackend : public Backend {
                            int64_t tokens) const override {
     return inner_->LinearKernel(spec, out_features, in_features, tokens);
   }
+  std::string ExpertKernel(const LinearSpec& spec, const ExpertShape& shape) const override {
+    return inner_->ExpertKernel(spec, shape);
+  }
   std::string AttentionKernel(const KvCacheSpec& spec, int num_heads, int64_t tokens, bool is_prompt) const override {
     return inner_->AttentionKernel(spec, num_heads, tokens, is_prompt);
   }
@@ -77,7 +80,6 @@ class ForwardingBackend : public Backend {
   bool has_dilated_ring() const override { return inner_->has_dilated_ring(); }
   bool has_nonlinear_tables() const override { return inner_->has_nonlinear_tables(); }
   bool has_extras() const override { return inner_->has_extras(); }
-  std::string WhyNoKernel(const ScConfig& config) const override { return inner_->WhyNoKernel(config); }
   bool Observe(OpObserver* observer) override { return inner_->Observe(observer); }
   bool ObserveLengths(OpObserver* observer) override { return inner_->ObserveLengths(observer); }
   bool is_observed() const override { return inner_->is_observed(); }

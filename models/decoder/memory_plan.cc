@@ -148,6 +148,26 @@ std::vector<OperatorGroup> OperatorGroups(const DecoderConfig& config, const Dec
   return groups;
 }
 
+// The linears of experts, which GroupScratchBytes does not take.
+std::vector<OperatorGroup> ExpertGroups(const DecoderConfig& config, const DecoderShard& shard) {
+  std::vector<OperatorGroup> groups;
+  for (const BlockGroup group : kBlockGroups) {
+    const auto linears = LinearsOf(*config.architecture, group);
+    if (linears.front().expert.empty() || !config.HasExperts()) continue;
+    // The experts of a token share its row, until each has made one of its own.
+    const bool shares = group != BlockGroup::kDown;
+    const int64_t slots = config.num_experts_per_tok;
+    OperatorGroup own{OperatorsOf(linears), std::string(GroupName(group)) + " of experts", {}, 0, {}};
+    own.in_features = SizeOf(config, ExpertAxis(linears.front().in));
+    own.of_token = {.rows = shares ? 1 : slots, .row_slots = shares ? slots : 1, .experts = config.num_experts};
+    for (const BlockLinear& linear : linears) {
+      own.out_features.push_back(RangeOf(config, shard, ExpertAxis(linear.out)).size());
+    }
+    groups.push_back(std::move(own));
+  }
+  return groups;
+}
+
 // A page of the cache of one device, with what every layer has where they differ.
 KvCacheSpec CacheOfPage(const DecoderConfig& config, Precision precision, const ScModelConfig& sc,
                         const DecoderShard& shard) {
@@ -163,18 +183,13 @@ KvCacheSpec CacheOfPage(const DecoderConfig& config, Precision precision, const 
 
 // Of layers with experts: the router, and the experts' matrices over every row that they take.
 int64_t ExpertScratchBytes(const DecoderConfig& config, Precision precision, const ScModelConfig& sc,
-                           const PassShape& shape, const Backend& backend) {
+                           const PassShape& shape, const Backend& backend, const DecoderShard& shard) {
   const int64_t experts[] = {config.num_experts};
   int64_t most = backend.LinearScratchBytes({Precision::kFp32, nullptr}, experts, config.hidden_size, shape.max_rows);
-  for (const BlockGroup group : kBlockGroups) {
-    const auto linears = LinearsOf(*config.architecture, group);
-    if (linears.front().expert.empty()) continue;
-    // The experts of a row share it, until each has made one of its own.
-    const int64_t rows = shape.max_rows * (group == BlockGroup::kDown ? config.num_experts_per_tok : 1);
-    const int64_t in_features = SizeOf(config, ExpertAxis(linears.front().in));
-    const ScOperatorId first[] = {OperatorOf(linears.front().id)};
-    for (const std::vector<LinearSpec>& layer : LayerSpecs(config, precision, sc, first)) {
-      most = std::max(most, backend.ExpertScratchBytes(layer.front(), in_features, rows));
+  for (const OperatorGroup& group : ExpertGroups(config, shard)) {
+    const int64_t rows = shape.max_rows * group.of_token.rows;
+    for (const std::vector<LinearSpec>& layer : LayerSpecs(config, precision, sc, {group.ids.data(), 1})) {
+      most = std::max(most, backend.ExpertScratchBytes(layer.front(), group.in_features, rows));
     }
   }
   return most;
@@ -208,7 +223,7 @@ int64_t ScratchBytes(const DecoderConfig& config, Precision precision, const ScM
     const int64_t tokens = is_head ? shape.max_logit_rows : shape.max_rows;
     most = std::max(most, GroupScratchBytes(group, LayerSpecs(config, precision, sc, group.ids), tokens, backend));
   }
-  if (config.HasExperts()) most = std::max(most, ExpertScratchBytes(config, precision, sc, shape, backend));
+  if (config.HasExperts()) most = std::max(most, ExpertScratchBytes(config, precision, sc, shape, backend, shard));
   if (!shard.heads.empty() && !shard.kv_heads.empty()) {
     most = std::max(most, backend.AttentionScratchBytes(CacheOfPage(config, precision, sc, shard),
                                                         static_cast<int>(shard.heads.size()),
@@ -233,6 +248,11 @@ std::vector<OperatorKernels> KernelsOf(const DecoderConfig& config, Precision pr
       attention.kernels.push_back(
           backend.AttentionKernel(cache, static_cast<int>(shard.heads.size()), count, count > kStepTokens));
     }
+  }
+  for (const OperatorGroup& group : ExpertGroups(config, shard)) {
+    const std::vector<std::vector<LinearSpec>> layers = LayerSpecs(config, precision, sc, group.ids);
+    OperatorKernels& row = result.emplace_back(OperatorKernels{group.op, {}});
+    for (const int64_t count : tokens) row.kernels.push_back(GroupKernels(group, layers, count, backend));
   }
   return result;
 }

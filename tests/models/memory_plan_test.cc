@@ -212,6 +212,31 @@ TEST(MemoryPlan, SeesWhatEveryLayerRuns) {
   EXPECT_EQ(seen["attention 512"], "tiles; plain-rows");
 }
 
+// Linears of experts have rows of their own, by what a token takes of them.
+TEST(MemoryPlan, SeesWhatExpertsRun) {
+  const test::PlannedGpu gpu(OpenBackend("cpu", {}, nullptr), test::H200());
+  const DecoderConfig config = NamedDecoderConfig("qwen3-30b-a3b");
+  const Device device;
+  const DecoderShard shard = DivideRows(config, {&device, 1}).front();
+  const auto kernels = [&](const ScModelConfig& sc) {
+    constexpr int64_t kTokens[] = {1, 96};
+    std::map<std::string, std::vector<std::string>> by_op;
+    for (const OperatorKernels& row : KernelsOf(config, Precision::kSc, sc, gpu, shard, kTokens)) {
+      by_op[row.op] = row.kernels;
+    }
+    return by_op;
+  };
+  auto seen = kernels(HalvedScModelConfig());
+  EXPECT_FALSE(seen.contains("down_proj"));  // no layer is dense
+  // 6 slots for each of 128 experts; with less, tiles would be almost empty.
+  EXPECT_EQ(seen["gate_up_proj of experts"], (std::vector<std::string>{"expert-lookup", "expert-groups"}));
+  EXPECT_EQ(seen["down_proj of experts"], (std::vector<std::string>{"expert-lookup", "expert-groups"}));
+  seen =
+      kernels(ParseScModelConfig(std::vector<std::string>{"down_proj.granularity=per_tensor", "down_proj.chunk_d=0"}));
+  EXPECT_EQ(seen["down_proj of experts"], std::vector<std::string>(2, "rows by expert, because rows share scales"));
+  EXPECT_EQ(seen["gate_up_proj of experts"].front(), "expert-lookup");
+}
+
 // Bytes of a layer are those of its own settings.
 TEST(MemoryPlan, CountsExactMatricesOfALayer) {
   const test::PlannedGpu gpu(OpenBackend("cpu", {}, nullptr), test::H200());

@@ -10,6 +10,7 @@
 
 #include "kernels/plan/attention/plan.h"
 #include "kernels/plan/attention/ring.h"
+#include "kernels/plan/linear/experts.h"
 #include "kernels/plan/linear/plan.h"
 #include "kernels/wrappers/forwarding_backend.h"
 
@@ -31,6 +32,9 @@ class PlannedGpu final : public ForwardingBackend {
   std::string LinearKernel(const LinearSpec& spec, std::span<const int64_t> out_features, int64_t in_features,
                            int64_t tokens) const override {
     return LinearRouteText(gpu_, spec, {tokens, in_features, out_features});
+  }
+  std::string ExpertKernel(const LinearSpec& spec, const ExpertShape& shape) const override {
+    return ExpertRouteText(gpu_, spec, shape);
   }
   std::string AttentionKernel(const KvCacheSpec& spec, int num_heads, int64_t tokens, bool is_prompt) const override {
     return AttentionRoutes(gpu_, MakeAttentionLayers(spec, num_heads), tokens, is_prompt);

@@ -2,9 +2,7 @@
 #include <algorithm>
 #include <numeric>
 #include <span>
-#include <string>
 
-#include "kernels/base/error.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/dispatch.h"
 #include "kernels/cuda/base/memory.h"
@@ -22,7 +20,9 @@
 #include "kernels/cuda/runtime/ops.h"
 #include "kernels/cuda/sc/experts/lookup.h"
 #include "kernels/cuda/sc/hopper/grouped.h"
+#include "kernels/cuda/weights/mixed.h"
 #include "kernels/family_check.h"
+#include "kernels/plan/linear/mixed_traits.h"
 
 namespace stoch::cuda {
 namespace {
@@ -43,16 +43,17 @@ struct SlotArgs {
 
 // ---- exact fp32 experts ----
 
-// y = x w^T in fp32 for the experts that the slots chose. blockIdx.y is the slot, counted from args.first_slot;
-// kDotLanes threads compute one output feature. views: [experts], the weight of each expert. Bits: those of the CPU
-// backend.
+// y = x w^T in fp32 for the slots that chose an expert whose weight has type T. blockIdx.y is the slot, counted from
+// args.first_slot; kDotLanes threads compute one output feature. views: [experts], the weight of each expert; type: T.
+// Bits: those of the CPU backend.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    ExactExpertKernel(const float* x, int64_t x_stride, const ExactWeightView* views, const SlotArgs args,
+    ExactExpertKernel(const float* x, int64_t x_stride, const ExactWeightView* views, DType type, const SlotArgs args,
                       const SiteReporter reporter) {
   constexpr int kVector = 16 / sizeof(T);
   const int64_t slot = args.first_slot + blockIdx.y;
   const ExactWeightView w = views[args.chosen[slot]];
+  if (w.dtype != type) return;
   const int lane = static_cast<int>(threadIdx.x) % kDotLanes;
   const int64_t m = static_cast<int64_t>(blockIdx.x) * (kThreads / kDotLanes) + threadIdx.x / kDotLanes;
   const bool is_there = m < w.rows;  // threads past the last feature still take part in the shuffles below
@@ -99,16 +100,6 @@ struct Combiner {
   }
 };
 
-// Calls launch(first, count) for consecutive parts of `total` slots that fit gridDim.y.
-template <typename LaunchFn>
-void ForGridY(int64_t total, const LaunchFn& launch) {
-  for (int64_t first = 0; first < total; first += kMaxGridY) {
-    launch(first, static_cast<unsigned>(std::min(kMaxGridY, total - first)));
-  }
-}
-
-unsigned Blocks(int64_t count, int64_t per_block) { return static_cast<unsigned>((count + per_block - 1) / per_block); }
-
 // The prologue f and the activations x of a call, which all its weights share.
 RowSource SourceOf(const ExpertLinearCall& call) {
   LinearCall linear;
@@ -124,157 +115,163 @@ const CudaExperts& ExpertsAt(const ExpertLinearCall& call, size_t i) {
   return static_cast<const CudaExperts&>(*call.weights[i]);
 }
 
-// Number of slots that share a row of x: top_k if x has a row per token, 1 if x has a row per slot.
-int RowSlots(const ExpertLinearCall& call) {
-  return call.x.dim(0) == call.chosen.dim(0) ? static_cast<int>(call.chosen.dim(1)) : 1;
-}
-
-SlotArgs SlotsOf(const ExpertLinearCall& call, size_t i) {
-  SlotArgs args;
-  args.chosen = call.chosen.ptr<const int32_t>();
-  args.per_row = RowSlots(call);
-  args.out = call.outs[i].ptr<float>();
-  args.out_stride = call.outs[i].step(0);
-  return args;
-}
-
-// Runs SC experts with the generic kernel, which takes any operator. a: the quantized activations.
-void RunScPlain(DeviceContext& ctx, const CudaExperts& experts, const ScOperator& op, const ScActivationView& a,
-                const SlotArgs& args) {
-  PlainProduct product = MakePlainProduct(ctx, op);
-  product.a = a;
-  product.w = experts.first().view<ScWeightView>();
-  product.out = {args.out, args.out_stride};
-  product.experts = static_cast<const ScWeightView*>(experts.views());
-  product.chosen = args.chosen;
-  product.row_slots = args.per_row;
-  LaunchPlainProduct(ctx, product);
-}
-
-// Runs SC experts whose matrices share an operator and a shape. places: indices of these matrices in call.weights.
-// Returns true if the launch also did call.combine.
-bool RunSc(DeviceContext& ctx, const ExpertLinearCall& call, const RowSource& source, std::span<const size_t> places,
-           const SiteReporter& reporter) {
-  const CudaExperts& experts = ExpertsAt(call, places.front());
-  const ScOperator& op = *experts.first().spec().sc;
-  const ScTables& tables = ctx.tables.Get(op);
+// Matrices of a call that run together: of one kind, operator and shape, planned alike.
+struct ExpertRun {
+  DeviceContext& ctx;
+  const ExpertLinearCall& call;
+  const RowSource source;
+  const SiteReporter reporter;
+  std::vector<size_t> places;  // in call.weights, 1..kMaxScTasks
   ExpertShape shape;
-  shape.rows = call.x.dim(0);
-  shape.row_slots = RowSlots(call);
-  shape.experts = experts.count();
-  shape.in_features = experts.cols();
-  shape.out_features = experts.rows();
-  shape.matrices = static_cast<int64_t>(places.size());
-  const ExpertPlan plan = PlanExperts(ctx.traits, ctx.tables.Traits(op), shape);
-  const int32_t* chosen = call.chosen.ptr<const int32_t>();
-  std::vector<ScExpertTask> tasks;
-  for (const size_t i : places) {
-    tasks.push_back({static_cast<const ScWeightView*>(ExpertsAt(call, i).views()),
-                     ExpertsAt(call, i).first().view<ScWeightView>(), call.outs[i].ptr<float>(), call.outs[i].step(0)});
+  ExpertPlan plan;
+
+  const CudaExperts& experts() const { return ExpertsAt(call, places.front()); }
+  const ScOperator& op() const { return *experts().first().spec().sc; }
+  const int32_t* chosen() const { return call.chosen.ptr<const int32_t>(); }
+  SlotArgs slots(size_t i) const {
+    return {chosen(), 0, static_cast<int>(shape.row_slots), call.outs[i].ptr<float>(), call.outs[i].step(0)};
   }
-  const int count = static_cast<int>(tasks.size());
-  Scratch scratch(ctx.workspace);
-  if (plan.route == LinearRoute::kExpertLookup) {
-    ExpertCombine combine;
-    if (call.combine != nullptr && CanCombine(plan, shape, call.chosen.dim(1))) {
-      combine = {call.combine->weights.ptr<const float>(), static_cast<int>(call.chosen.dim(1)),
-                 call.combine->out.ptr<float>(), call.combine->out.step(0)};
+  std::vector<ScExpertTask> tasks() const {
+    std::vector<ScExpertTask> tasks;
+    for (const size_t i : places) {
+      tasks.push_back({static_cast<const ScWeightView*>(ExpertsAt(call, i).views()),
+                       ExpertsAt(call, i).first().view<ScWeightView>(), slots(i).out, slots(i).out_stride});
     }
-    LaunchScExpertLookup(ctx, plan, shape, tables, source, chosen, reporter, tasks.data(), count, combine);
-    return combine.top_k > 0;
+    return tasks;
   }
-  const ScActivationView a = LaunchQuantize(ctx, scratch, source, shape.rows, shape.in_features, op, reporter);
-  if (plan.route == LinearRoute::kExpertGroups) {
-    const ExpertGroups groups =
-        LaunchGroupSlots(ctx, scratch, chosen, shape.slots(), shape.experts, plan.max_tiles, kPrefillTileTokens);
-    LaunchScExpertGroups(ctx, plan, shape, ctx.tables.Traits(op), tables, a, groups, tasks.data(), count);
-    return false;
+};
+
+// Runs kExpertLookup. Returns true if the launch also did call.combine.
+bool RunLookup(const ExpertRun& run) {
+  const std::vector<ScExpertTask> tasks = run.tasks();
+  const int64_t top_k = run.call.chosen.dim(1);
+  ExpertCombine combine;
+  if (run.call.combine != nullptr && CanCombine(run.plan, run.shape, top_k)) {
+    combine = {run.call.combine->weights.ptr<const float>(), static_cast<int>(top_k),
+               run.call.combine->out.ptr<float>(), run.call.combine->out.step(0)};
   }
-  for (const size_t i : places) RunScPlain(ctx, ExpertsAt(call, i), op, a, SlotsOf(call, i));
-  return false;
+  LaunchScExpertLookup(run.ctx, run.plan, run.shape, run.ctx.tables.Get(run.op()), run.source, run.chosen(),
+                       run.reporter, tasks.data(), static_cast<int>(tasks.size()), combine);
+  return combine.top_k > 0;
 }
 
-// Runs SC experts with slots grouped by chosen expert on the host: for each expert, one matrix product over the rows of
-// all slots that chose it (mixed/experts.h).
-void RunGrouped(DeviceContext& ctx, const ExpertLinearCall& call, const MixedRows& input, const CudaExperts& experts,
-                const SlotArgs& slots, const SiteReporter& reporter) {
-  std::vector<const MixedWeight*> weights;
-  std::vector<const ScExtras*> extras;
-  for (size_t e = 0; e < static_cast<size_t>(experts.count()); ++e) {
-    weights.push_back(experts.at(e).mixed());
-    extras.push_back(experts.at(e).spec().extras.get());
-  }
-  const GroupedExperts grouped{
-      weights, extras, slots.chosen, call.chosen.numel(), slots.per_row, call.chosen.dim(1), call.fault_rows};
-  LaunchGroupedExperts(ctx, call.site, input, grouped, reporter, {slots.out, slots.out_stride, false});
-}
-
-// Runs SC experts that need the mixed kernels: integer arithmetic, product tables, stream lengths per row, or non-ideal
-// hardware. These kernels take f(x) as floats.
-void RunMixed(DeviceContext& ctx, const ExpertLinearCall& call, const RowSource& source, std::span<const size_t> places,
-              const SiteReporter& reporter) {
+// Runs kExpertGroups.
+void RunGroups(const ExpertRun& run) {
+  DeviceContext& ctx = run.ctx;
+  const std::vector<ScExpertTask> tasks = run.tasks();
   Scratch scratch(ctx.workspace);
-  const int64_t rows = call.x.dim(0);
-  const int64_t cols = call.x.dim(1);
+  const ScActivationView a =
+      LaunchQuantize(run.ctx, scratch, run.source, run.shape.rows, run.shape.in_features, run.op(), run.reporter);
+  const ExpertGroups groups = LaunchGroupSlots(ctx, scratch, run.chosen(), run.shape.slots(), run.shape.experts,
+                                               run.plan.max_tiles, kPrefillTileTokens);
+  LaunchScExpertGroups(ctx, run.plan, run.shape, ctx.tables.Traits(run.op()), ctx.tables.Get(run.op()), a, groups,
+                       tasks.data(), static_cast<int>(tasks.size()));
+}
+
+// Runs kExpertGeneric of weights of one operator, from codes.
+void RunPlain(const ExpertRun& run) {
+  Scratch scratch(run.ctx.workspace);
+  const ScActivationView a =
+      LaunchQuantize(run.ctx, scratch, run.source, run.shape.rows, run.shape.in_features, run.op(), run.reporter);
+  for (const ScExpertTask& task : run.tasks()) {
+    PlainProduct product = MakePlainProduct(run.ctx, run.op());
+    product.a = a;
+    product.w = task.first;
+    product.out = {task.out, task.out_stride};
+    product.experts = task.views;
+    product.chosen = run.chosen();
+    product.row_slots = run.shape.row_slots;
+    LaunchPlainProduct(run.ctx, product);
+  }
+}
+
+// Runs kExpertGeneric of mixed weights, and kExpertSorted, from f(x) as floats.
+void RunRows(const ExpertRun& run) {
+  DeviceContext& ctx = run.ctx;
+  const auto& [rows, row_slots, count, cols, out_features, matrices] = run.shape;
+  Scratch scratch(ctx.workspace);
   auto* const x = scratch.Take<float>(rows * cols);
-  LaunchPrologue(ctx, source, rows, cols, x, cols, reporter);
+  LaunchPrologue(ctx, run.source, rows, cols, x, cols, run.reporter);
   MixedRows input{x, cols, rows, cols};
-  input.fault_rows = UploadFaultRows(ctx, scratch, call.fault_rows);
-  input.row_slots = rows / call.chosen.dim(0);
-  for (const size_t i : places) {
-    const CudaExperts& experts = ExpertsAt(call, i);
-    const SlotArgs slots = SlotsOf(call, i);
-    if (experts.is_grouped() || ctx.observer != nullptr) {
-      RunGrouped(ctx, call, input, experts, slots, reporter);
+  input.fault_rows = UploadFaultRows(ctx, scratch, run.call.fault_rows);
+  input.row_slots = rows / run.call.chosen.dim(0);
+  for (const size_t i : run.places) {
+    const CudaExperts& experts = ExpertsAt(run.call, i);
+    const LinearOutput out{run.slots(i).out, run.slots(i).out_stride, false};
+    if (run.plan.route == LinearRoute::kExpertGeneric) {
+      const MixedExperts mixed{experts.first().mixed(), experts.first().spec().extras.get(),
+                               static_cast<const ScWeightView*>(experts.views()), run.chosen(), row_slots};
+      LaunchMixedExperts(ctx, input, mixed, run.reporter, out);
       continue;
     }
-    const MixedExperts mixed{experts.first().mixed(), experts.first().spec().extras.get(),
-                             static_cast<const ScWeightView*>(experts.views()), slots.chosen, slots.per_row};
-    LaunchMixedExperts(ctx, input, mixed, reporter, {slots.out, slots.out_stride, false});
+    std::vector<const MixedWeight*> weights;
+    std::vector<const ScExtras*> extras;
+    for (size_t e = 0; e < static_cast<size_t>(count); ++e) {
+      weights.push_back(&experts.parts(e));
+      extras.push_back(experts.at(e).spec().extras.get());
+    }
+    const SortedExperts sorted{
+        weights, extras, run.chosen(), run.call.chosen.numel(), row_slots, run.call.chosen.dim(1), run.call.fault_rows};
+    LaunchSortedExperts(ctx, run.call.site, input, sorted, run.reporter, out);
   }
 }
 
-void RunHalf(DeviceContext& ctx, const ExpertLinearCall& call, const RowSource& source, std::span<const size_t> places,
-             const SiteReporter& reporter) {
+void RunHalf(const ExpertRun& run) {
   HalfExpertCall half;
-  half.source = source;
-  half.chosen = call.chosen.ptr<const int32_t>();
-  half.slots = call.chosen.numel();
-  half.row_slots = RowSlots(call);
-  half.rows = ExpertsAt(call, places.front()).rows();
-  half.cols = ExpertsAt(call, places.front()).cols();
-  for (const size_t i : places) {
-    half.tasks[half.count++] = {static_cast<const HalfWeightView*>(ExpertsAt(call, i).views()),
-                                call.outs[i].ptr<float>(), call.outs[i].step(0)};
+  half.source = run.source;
+  half.chosen = run.chosen();
+  half.slots = run.shape.slots();
+  half.row_slots = static_cast<int>(run.shape.row_slots);
+  half.rows = run.shape.out_features;
+  half.cols = run.shape.in_features;
+  for (const size_t i : run.places) {
+    half.tasks[half.count++] = {static_cast<const HalfWeightView*>(ExpertsAt(run.call, i).views()), run.slots(i).out,
+                                run.slots(i).out_stride};
   }
-  LaunchHalfExperts(ctx, half, reporter);
+  LaunchHalfExperts(run.ctx, half, run.reporter);
 }
 
-void RunExact(DeviceContext& ctx, const CudaExperts& experts, const RowSource& source, int64_t x_rows, int64_t slots,
-              SlotArgs args, const SiteReporter& reporter) {
-  const auto& view = experts.first().view<ExactWeightView>();
-  Scratch scratch(ctx.workspace);
-  float* x = scratch.Take<float>(x_rows * view.padded_cols);
-  LaunchPrologue(ctx, source, x_rows, experts.cols(), x, view.padded_cols, reporter);
-  DispatchFloat(view.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::Type;
-    ForGridY(slots, [&](int64_t first, unsigned count) {
-      args.first_slot = first;
-      ExactExpertKernel<T><<<dim3(Blocks(experts.rows(), kThreads / kDotLanes), count), kThreads, 0, ctx.stream>>>(
-          x, view.padded_cols, static_cast<const ExactWeightView*>(experts.views()), args, reporter);
-      STOCH_CUDA_LAUNCH("ExactExpertKernel");
-    });
-  });
+// Runs kExactExpert: one launch for each matrix and type of numbers.
+void RunExact(const ExpertRun& run) {
+  for (const size_t i : run.places) {
+    const CudaExperts& experts = ExpertsAt(run.call, i);
+    int64_t stride = 0;  // columns of x, as many as the type has that pads most
+    std::vector<DType> types;
+    for (int64_t e = 0; e < experts.count(); ++e) {
+      const auto& view = experts.at(static_cast<size_t>(e)).view<ExactWeightView>();
+      stride = std::max(stride, view.padded_cols);
+      if (std::find(types.begin(), types.end(), view.dtype) == types.end()) types.push_back(view.dtype);
+    }
+    Scratch scratch(run.ctx.workspace);
+    float* x = scratch.Take<float>(run.shape.rows * stride);
+    LaunchPrologue(run.ctx, run.source, run.shape.rows, experts.cols(), x, stride, run.reporter);
+    SlotArgs args = run.slots(i);
+    const auto* views = static_cast<const ExactWeightView*>(experts.views());
+    constexpr int64_t kBlockOutputs = kThreads / kDotLanes;
+    const auto blocks = static_cast<unsigned>((experts.rows() + kBlockOutputs - 1) / kBlockOutputs);
+    for (const DType type : types) {
+      DispatchFloat(type, [&](auto tag) {
+        using T = typename decltype(tag)::Type;
+        for (args.first_slot = 0; args.first_slot < run.shape.slots(); args.first_slot += kMaxGridY) {
+          const auto count = static_cast<unsigned>(std::min(kMaxGridY, run.shape.slots() - args.first_slot));
+          ExactExpertKernel<T>
+              <<<dim3(blocks, count), kThreads, 0, run.ctx.stream>>>(x, stride, views, type, args, run.reporter);
+          STOCH_CUDA_LAUNCH("ExactExpertKernel");
+        }
+      });
+    }
+  }
 }
 
-// Removes from `left` (indices in call.weights) its first matrix and the matrices that one launch can take with it: of
-// the same precision, operator and shape, at most kMaxScTasks in all. Returns the removed indices.
+// Removes from `left` (indices in call.weights) its first matrix and the matrices that can run with it (ExpertRun).
+// Returns the removed indices.
 std::vector<size_t> TakeAlike(const ExpertLinearCall& call, std::vector<size_t>& left) {
   const CudaExperts& first = ExpertsAt(call, left.front());
   std::vector<size_t> alike, others;
   for (const size_t i : left) {
     const CudaExperts& experts = ExpertsAt(call, i);
-    const bool is_alike = experts.first().spec().precision == first.first().spec().precision &&
+    const bool is_alike = experts.operand().kind == first.operand().kind &&
+                          experts.operand().mixed.is_alone == first.operand().mixed.is_alone &&
                           experts.first().spec().sc == first.first().spec().sc && experts.rows() == first.rows();
     (is_alike && alike.size() < size_t{kMaxScTasks} ? alike : others).push_back(i);
   }
@@ -289,10 +286,20 @@ Buffer UploadViews(DeviceContext& ctx, const std::vector<std::unique_ptr<LinearW
   return DeviceCopy(ctx.device, views);
 }
 
-Buffer UploadMixedViews(DeviceContext& ctx, const std::vector<std::unique_ptr<LinearWeight>>& experts) {
-  std::vector<ScWeightView> views;
-  for (const auto& expert : experts) views.push_back(static_cast<const CudaLinear&>(*expert).mixed()->rest.view);
-  return DeviceCopy(ctx.device, views);
+// The weights of experts of one operator as weights in parts, each with one part whose memory is the expert's.
+std::vector<std::unique_ptr<MixedWeight>> PartsOf(DeviceContext& ctx,
+                                                  const std::vector<std::unique_ptr<LinearWeight>>& experts) {
+  const ScOperatorPtr& op = experts.front()->spec().sc;
+  const auto lengths = std::make_shared<LengthTables>(ctx.device, ctx.tables, op, nullptr);
+  std::vector<std::unique_ptr<MixedWeight>> parts;
+  for (const auto& expert : experts) {
+    MixedWeight& one = *parts.emplace_back(std::make_unique<MixedWeight>());
+    one.cols = expert->cols();
+    one.rest.view = static_cast<const CudaLinear&>(*expert).view<ScWeightView>();
+    one.rest.operators = {op};
+    one.rest.lengths = lengths;
+  }
+  return parts;
 }
 
 }  // namespace
@@ -303,64 +310,66 @@ int64_t CudaExperts::bytes() const {
   return bytes;
 }
 
-bool CudaExperts::is_grouped() const {
-  return std::any_of(experts_.begin(), experts_.end(), [](const auto& expert) {
-    const MixedWeight* mixed = static_cast<const CudaLinear&>(*expert).mixed();
-    return mixed != nullptr &&
-           (!mixed->own.empty() || mixed->factors() != nullptr || !mixed->rest.lengths->view().alone());
-  });
+CudaExperts::CudaExperts(DeviceContext& ctx, std::vector<std::unique_ptr<LinearWeight>> experts)
+    : experts_(std::move(experts)) {
+  const bool is_mixed = first().mixed() != nullptr;
+  operand_ = is_mixed ? LinearOperand{LinearKind::kMixed} : MakeLinearOperand(first().spec(), cols());
+  operand_.mixed.is_alone = is_mixed;
+  switch (operand_.kind) {
+    case LinearKind::kSc:
+      views_ = UploadViews<ScWeightView>(ctx, experts_);
+      if (operand_.sc.scope_rows != 1) parts_ = PartsOf(ctx, experts_);
+      break;
+    case LinearKind::kMixed:
+      views_ = UploadViews<ScWeightView>(ctx, experts_);
+      for (const auto& expert : experts_) {
+        MixedTraits own;
+        SetRuleTraits(expert->spec(), &own);
+        operand_.mixed.is_alone = operand_.mixed.is_alone && own.is_alone;
+      }
+      break;
+    case LinearKind::kExact:
+    case LinearKind::kFixed: views_ = UploadViews<ExactWeightView>(ctx, experts_); break;
+    case LinearKind::kHalf: views_ = UploadViews<HalfWeightView>(ctx, experts_); break;
+  }
 }
 
-std::unique_ptr<CudaExperts> MakeExperts(DeviceContext& ctx, std::vector<std::unique_ptr<LinearWeight>> experts) {
-  const LinearSpec& spec = experts.front()->spec();
-  if (spec.sc != nullptr && (spec.sc->config.granularity != ScGranularity::kPerRow || spec.sc->config.group_a != 1)) {
-    throw InvalidInput(
-        "experts: activations whose scales belong to several rows are not implemented by the cuda backend; use "
-        "granularity=per_row and group_a=1");
-  }
-  const MixedWeight* mixed = static_cast<const CudaLinear&>(*experts.front()).mixed();
-  for (const auto& expert : experts) {
-    if (spec.precision != Precision::kFp32) break;
-    const DType dtype = static_cast<const CudaLinear&>(*expert).view<ExactWeightView>().dtype;
-    if (dtype == static_cast<const CudaLinear&>(*experts.front()).view<ExactWeightView>().dtype) continue;
-    throw InvalidInput("experts: exact weights of several types are not implemented by the cuda backend");
-  }
-  Buffer views = mixed != nullptr                     ? UploadMixedViews(ctx, experts)
-                 : spec.precision == Precision::kSc   ? UploadViews<ScWeightView>(ctx, experts)
-                 : spec.precision == Precision::kFp32 ? UploadViews<ExactWeightView>(ctx, experts)
-                                                      : UploadViews<HalfWeightView>(ctx, experts);
-  return std::make_unique<CudaExperts>(std::move(experts), std::move(views));
+CudaExperts::~CudaExperts() = default;
+
+const MixedWeight& CudaExperts::parts(size_t expert) const {
+  return parts_.empty() ? *at(expert).mixed() : *parts_[expert];
 }
 
 void LaunchExpertLinear(DeviceContext& ctx, const ExpertLinearCall& call) {
   CheckExpertLinear(call);
-  const int64_t slots = call.chosen.numel();
-  if (slots == 0) return;
+  if (call.chosen.numel() == 0) return;
   if (call.table != nullptr) {
     Scratch scratch(ctx.workspace);
     return LaunchExpertLinear(ctx, AfterFunction(ctx, scratch, call));
   }
-  const SiteReporter reporter = ctx.Reporter(call.site);
-  const RowSource source = SourceOf(call);
   std::vector<size_t> left(call.weights.size());
   std::iota(left.begin(), left.end(), size_t{0});
   bool combined = false;
   while (!left.empty()) {
-    const std::vector<size_t> places = TakeAlike(call, left);
-    switch (ExpertsAt(call, places.front()).first().spec().precision) {
-      case Precision::kSc:
-        if (ExpertsAt(call, places.front()).first().mixed() != nullptr) {
-          RunMixed(ctx, call, source, places, reporter);
-        } else {
-          combined = RunSc(ctx, call, source, places, reporter);
-        }
-        break;
-      case Precision::kFp32:
-        for (const size_t i : places) {
-          RunExact(ctx, ExpertsAt(call, i), source, call.x.dim(0), slots, SlotsOf(call, i), reporter);
-        }
-        break;
-      case Precision::kFp16: RunHalf(ctx, call, source, places, reporter); break;
+    ExpertRun run{ctx, call, SourceOf(call), ctx.Reporter(call.site), TakeAlike(call, left), {}, {}};
+    const CudaExperts& experts = run.experts();
+    // Slots share a row of x if it has a row per token.
+    const int64_t row_slots = call.x.dim(0) == call.chosen.dim(0) ? call.chosen.dim(1) : 1;
+    run.shape = {call.x.dim(0),  row_slots,      experts.count(),
+                 experts.cols(), experts.rows(), static_cast<int64_t>(run.places.size())};
+    run.plan = PlanExperts(ctx.traits, experts.operand(), run.shape, {.observed = ctx.observer != nullptr});
+    if (run.plan.route == LinearRoute::kExpertLookup) {
+      combined = RunLookup(run);
+    } else if (run.plan.route == LinearRoute::kExpertGroups) {
+      RunGroups(run);
+    } else if (run.plan.route == LinearRoute::kExactExpert) {
+      RunExact(run);
+    } else if (run.plan.route == LinearRoute::kHalfExpert) {
+      RunHalf(run);
+    } else if (run.plan.route == LinearRoute::kExpertGeneric && experts.operand().kind == LinearKind::kSc) {
+      RunPlain(run);
+    } else {
+      RunRows(run);
     }
   }
   if (call.combine != nullptr && !combined) LaunchCombineExperts(ctx, *call.combine);

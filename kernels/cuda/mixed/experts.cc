@@ -11,7 +11,6 @@
 #include "kernels/cuda/mixed/linear.h"
 #include "kernels/cuda/mixed/observe.h"
 #include "kernels/cuda/plain/product.h"
-#include "kernels/plan/linear/experts.h"
 #include "kernels/plan/sc_dims.h"
 
 namespace stoch::cuda {
@@ -23,7 +22,7 @@ struct SlotOrder {
   std::vector<int32_t> slots, rows;  // slots: slot of each entry; rows: the row of the input that the slot multiplies
 };
 
-SlotOrder OrderSlots(DeviceContext& ctx, const OpSite& site, const GroupedExperts& experts) {
+SlotOrder OrderSlots(DeviceContext& ctx, const OpSite& site, const SortedExperts& experts) {
   std::vector<int32_t> chosen(static_cast<size_t>(experts.slots));
   STOCH_CUDA(cudaMemcpyAsync(chosen.data(), experts.chosen, chosen.size() * sizeof(int32_t), cudaMemcpyDeviceToHost,
                              ctx.stream));
@@ -56,12 +55,12 @@ T* Upload(DeviceContext& ctx, Scratch& scratch, const std::vector<T>& values) {
   return to;
 }
 
-// Runs one LaunchGroupedExperts call: sorts the slots by expert, then for each expert gathers rows, multiplies and
-// scatters the outputs, at most most_rows_ rows at a time.
-class GroupedCall {
+// Runs one LaunchSortedExperts call: sorts the slots by expert, then for each expert gathers the rows of its slots and
+// multiplies them.
+class SortedCall {
  public:
-  GroupedCall(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const GroupedExperts& experts,
-              const SiteReporter& reporter, const LinearOutput& out)
+  SortedCall(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const SortedExperts& experts,
+             const SiteReporter& reporter, const LinearOutput& out)
       : ctx_(ctx),
         site_(site),
         input_(input),
@@ -70,12 +69,11 @@ class GroupedCall {
         out_(out),
         order_(OrderSlots(ctx, site, experts)),
         scratch_(ctx.workspace) {
-    const int64_t row_bytes = (input.cols + experts.weights.front()->rows()) * static_cast<int64_t>(sizeof(float));
-    most_rows_ = std::clamp<int64_t>(kGroupedRowBytes / row_bytes, 1, experts.slots);
+    int64_t most_rows = 0;
+    for (size_t e = 0; e < experts.weights.size(); ++e) most_rows = std::max(most_rows, rows_of(e));
     slots_ = Upload(ctx, scratch_, order_.slots);
     rows_ = Upload(ctx, scratch_, order_.rows);
-    x_ = scratch_.Take<float>(most_rows_ * input.cols);
-    y_ = scratch_.Take<float>(most_rows_ * experts.weights.front()->rows());
+    x_ = scratch_.Take<float>(most_rows * input.cols);
     whole_.view.dims = MakeScDims(input.cols, 0);
     std::vector<uint64_t> fault_rows;
     for (size_t i = 0; i < order_.slots.size() && !experts.fault_rows.empty(); ++i) {
@@ -88,18 +86,19 @@ class GroupedCall {
     MeasureCall();
     if (Shows()) ShowCall();
     for (size_t e = 0; e < experts_.weights.size(); ++e) {
-      if (order_.begins[e] == order_.begins[e + 1]) continue;
+      if (rows_of(e) == 0) continue;
       Scratch scratch(ctx_.workspace);
       const RowSlots slots = SlotsOf(scratch, e);
       if (Shows()) ShowRows(e, slots);
-      for (int64_t first = order_.begins[e]; first < order_.begins[e + 1]; first += most_rows_) {
-        RunRows(e, first, std::min(most_rows_, order_.begins[e + 1] - first), slots);
-      }
+      LaunchMixedProduct(ctx_, site_, Gather(e), weight(e), experts_.extras[e],
+                         slots.slots == nullptr ? nullptr : &slots, reporter_,
+                         {out_.data, out_.stride, 1, false, slots_ + order_.begins[e]});
     }
   }
 
  private:
   const MixedWeight& weight(size_t e) const { return *experts_.weights[e]; }
+  int64_t rows_of(size_t e) const { return order_.begins[e + 1] - order_.begins[e]; }
   bool has_rule(size_t e) const { return !weight(e).rest.empty() && weight(e).rest.lengths->view().has_rule; }
   // Number of metrics of a row: one for each chunk if chunks have metrics of their own, else 1.
   static int64_t MetricsPerRow(const MixedPart& part) {
@@ -109,36 +108,30 @@ class GroupedCall {
     return part.lengths->view().bands != nullptr ? part.view.dims.chunks : MetricsPerRow(part);
   }
 
-  // Gathers the input rows of sorted entries [first, first + count) into x_.
-  MixedRows Gather(int64_t first, int64_t count) {
+  // Gathers the input rows of expert e into x_.
+  MixedRows Gather(size_t e) {
+    const int64_t first = order_.begins[e];
     MixedRows rows = input_;
-    rows.rows = count;
+    rows.rows = rows_of(e);
     LaunchGatherRows(ctx_, rows, whole_, nullptr, rows_ + first, x_, input_.cols);
-    MixedRows gathered{x_, input_.cols, count, input_.cols};
+    MixedRows gathered{x_, input_.cols, rows.rows, input_.cols};
     if (fault_rows_ != nullptr) gathered.fault_rows = fault_rows_ + first;
     return gathered;
   }
 
-  // Computes the metrics of the rows of expert e, [rows of the expert][MetricsPerRow].
-  void Measure(size_t e, float* metrics) {
-    const int64_t per_row = MetricsPerRow(weight(e).rest);
-    for (int64_t first = order_.begins[e]; first < order_.begins[e + 1]; first += most_rows_) {
-      const MixedRows rows = Gather(first, std::min(most_rows_, order_.begins[e + 1] - first));
-      LaunchRowMetrics(ctx_, rows, weight(e).rest, metrics + (first - order_.begins[e]) * per_row);
-    }
-  }
-
   // Computes the metrics of all experts whose length rule depends on the whole call.
   void MeasureCall() {
-    const auto reads = [&](size_t e) { return has_rule(e) && !weight(e).rest.lengths->view().alone(); };
+    const auto reads = [&](size_t e) {
+      return rows_of(e) > 0 && has_rule(e) && !weight(e).rest.lengths->view().alone();
+    };
     for (size_t e = 0; e < experts_.weights.size(); ++e) {
       first_metrics_.push_back(num_metrics_);
-      if (reads(e)) num_metrics_ += (order_.begins[e + 1] - order_.begins[e]) * MetricsPerRow(weight(e).rest);
+      if (reads(e)) num_metrics_ += rows_of(e) * MetricsPerRow(weight(e).rest);
     }
     if (num_metrics_ == 0) return;
     metrics_ = scratch_.Take<float>(num_metrics_);
     for (size_t e = 0; e < experts_.weights.size(); ++e) {
-      if (reads(e)) Measure(e, metrics_ + first_metrics_[e]);
+      if (reads(e)) LaunchRowMetrics(ctx_, Gather(e), weight(e).rest, metrics_ + first_metrics_[e]);
     }
   }
 
@@ -147,14 +140,14 @@ class GroupedCall {
     if (!has_rule(e)) return {};
     const MixedPart& part = weight(e).rest;
     const LengthView& view = part.lengths->view();
-    const int64_t rows = order_.begins[e + 1] - order_.begins[e];
+    const int64_t rows = rows_of(e);
     auto* const extremes = scratch.Take<float>(2);
     RowSlots slots;
     slots.per_row = SlotsPerRow(part);
     if (view.alone()) {
       auto* const to = scratch.Take<uint8_t>(rows * slots.per_row);
       auto* const metrics = scratch.Take<float>(rows * MetricsPerRow(part));
-      Measure(e, metrics);
+      LaunchRowMetrics(ctx_, Gather(e), part, metrics);
       LaunchDispatch(ctx_.stream, view, metrics, MetricsPerRow(part), slots.per_row, {0, rows, 1}, extremes, to);
       slots.slots = to;
       return slots;
@@ -166,14 +159,6 @@ class GroupedCall {
     LaunchDispatch(ctx_.stream, view, metrics_, 1, per_metric, {0, num_metrics_, 1}, extremes, to);
     slots.slots = to + first_metrics_[e] * per_metric;
     return slots;
-  }
-
-  void RunRows(size_t e, int64_t first, int64_t count, RowSlots slots) {
-    const MixedRows rows = Gather(first, count);
-    if (slots.slots != nullptr) slots.slots += (first - order_.begins[e]) * slots.per_row;
-    LaunchMixedProduct(ctx_, site_, rows, weight(e), experts_.extras[e], slots.slots == nullptr ? nullptr : &slots,
-                       reporter_, {y_, weight(e).rows(), false});
-    LaunchScatterRows(ctx_, y_, slots_ + first, count, weight(e).rows(), out_);
   }
 
   bool Shows() const {
@@ -194,7 +179,7 @@ class GroupedCall {
   void ShowRows(size_t e, const RowSlots& slots) {
     const bool has_rest = !weight(e).rest.empty();
     const MixedPart& part = has_rest ? weight(e).rest : weight(e).own;
-    const int64_t rows = order_.begins[e + 1] - order_.begins[e];
+    const int64_t rows = rows_of(e);
     const std::vector<int> lengths = ReadLengths(ctx_, part, slots, rows);
     ScLengthRecord record;
     record.site = site_;
@@ -222,16 +207,14 @@ class GroupedCall {
   DeviceContext& ctx_;
   const OpSite& site_;
   const MixedRows& input_;
-  const GroupedExperts& experts_;
+  const SortedExperts& experts_;
   const SiteReporter& reporter_;
   const LinearOutput& out_;
   const SlotOrder order_;
   Scratch scratch_;
-  int64_t most_rows_ = 0;
   const int32_t* slots_ = nullptr;  // order_.slots in device memory; rows_: order_.rows
   const int32_t* rows_ = nullptr;
-  float* x_ = nullptr;  // gathered input rows, [most_rows][cols]
-  float* y_ = nullptr;  // their outputs, [most_rows][out_features]
+  float* x_ = nullptr;  // gathered input rows of one expert, [rows][cols]
   MixedPart whole_;     // part with all channels in order, for gathering whole rows
   const uint64_t* fault_rows_ = nullptr;
   float* metrics_ = nullptr;  // metrics of the experts whose rule depends on the whole call
@@ -241,10 +224,10 @@ class GroupedCall {
 
 }  // namespace
 
-void LaunchGroupedExperts(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const GroupedExperts& experts,
-                          const SiteReporter& reporter, const LinearOutput& out) {
+void LaunchSortedExperts(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const SortedExperts& experts,
+                         const SiteReporter& reporter, const LinearOutput& out) {
   ctx.RequireEager();
-  GroupedCall(ctx, site, input, experts, reporter, out).Run();
+  SortedCall(ctx, site, input, experts, reporter, out).Run();
 }
 
 }  // namespace stoch::cuda

@@ -11,7 +11,6 @@
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/length_dispatch.h"
 #include "kernels/cuda/mixed/observe.h"
-#include "kernels/cuda/plain/product.h"
 #include "kernels/cuda/prologue/activations.h"
 #include "kernels/cuda/sc/linear.h"
 #include "kernels/plan/linear/mixed.h"
@@ -140,22 +139,24 @@ void ReadFaulty(DeviceContext& ctx, const MixedRows& input, const MixedPart& par
   LaunchReadCodes(ctx, stored, faults);
 }
 
-// Product of one part of a weight (some of its input channels), stored to out.data, or added to it with out.add.
-// addend: [rows][out_features], added to the product; null: none.
+// Product of one part of a weight (some of its input channels). addend: [rows][out_features], added to the product;
+// null: none.
 void RunPart(DeviceContext& ctx, const MixedRows& input, const MixedPart& part, const float* smooth, LinearRoute route,
-             const ScSite& site, const RowSlots& slots, const SiteReporter& reporter, const LinearOutput& out,
+             const ScSite& site, const RowSlots& slots, const SiteReporter& reporter, const PlainOutput& out,
              const float* addend) {
   Scratch scratch(ctx.workspace);
   // Taken on every route, so that a graph recorded later finds the memory reserved.
   const MixedScratch taken = TakeMixedScratch(scratch, part, input.rows);
-  if (route == LinearRoute::kMixedSorted) return RunSorted(ctx, scratch, input, part, smooth, slots, reporter, out);
+  if (route == LinearRoute::kMixedSorted) {
+    return RunSorted(ctx, scratch, input, part, smooth, slots, reporter, {out.data, out.row_stride, out.add});
+  }
   const ScActivationView a = LaunchQuantizePart(ctx, input, part, smooth, taken, reporter);
   PlainProduct product;
   product.lengths = part.lengths->view();
   product.a = a;
   product.w = part.view;
   product.slots = slots;
-  product.out = {out.data, out.stride, 1, out.add};
+  product.out = out;
   product.addend = addend;
   if (part.hardware != nullptr) {
     ReadFaulty(ctx, input, part, site, taken);
@@ -170,25 +171,27 @@ void RunPart(DeviceContext& ctx, const MixedRows& input, const MixedPart& part, 
 // forced: the slots of the rows for `rest`; null: picked by the weight's length rule, if it has one.
 void Run(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const MixedWeight& weight,
          const ScExtras* extras, LinearRoute route, const RowSlots* forced, const SiteReporter& reporter,
-         const LinearOutput& out, bool may_show = true) {
+         const PlainOutput& out, bool may_show = true) {
   const ScLengthRule* rule = extras == nullptr ? nullptr : extras->lengths.get();
   const bool shows = may_show && ctx.observer != nullptr && extras != nullptr;
   const ScSite site_of_faults = extras == nullptr ? ScSite{} : extras->site;
   Scratch scratch(ctx.workspace);
   const bool both = !weight.rest.empty() && !weight.own.empty();
-  // With protected channels, each product is complete before the two are added; this buffer holds the first one.
-  float* const rest_out = both ? scratch.Take<float>(input.rows * weight.rows()) : nullptr;
+  // The outputs are increased by one sum, so the product of `rest` is kept until that of the protected channels is there.
+  float* const rest_out = both && out.add ? scratch.Take<float>(input.rows * weight.rows()) : nullptr;
   if (!weight.rest.empty()) {
     const RowSlots slots = forced != nullptr ? *forced : Dispatch(ctx, scratch, input, weight.rest);
     if (shows && (rule != nullptr || forced != nullptr)) {
       ShowLengths(ctx, site, weight.rest, slots, input.rows, extras->op);
     }
-    const LinearOutput to = both ? LinearOutput{rest_out, weight.rows(), false} : out;
+    const PlainOutput to = rest_out != nullptr ? PlainOutput{rest_out, weight.rows()} : out;
     RunPart(ctx, input, weight.rest, weight.factors(), route, site_of_faults, slots, reporter, to, nullptr);
   }
   if (weight.own.empty()) return;
   if (shows) ShowLengths(ctx, site, weight.own, {}, input.rows, extras->op);
-  RunPart(ctx, input, weight.own, weight.factors(), LinearRoute::kMixedGeneric, site_of_faults, {}, reporter, out,
+  PlainOutput own_out = out;
+  own_out.add = out.add || both;
+  RunPart(ctx, input, weight.own, weight.factors(), LinearRoute::kMixedGeneric, site_of_faults, {}, reporter, own_out,
           rest_out);
 }
 
@@ -196,12 +199,13 @@ void Run(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const M
 
 void LaunchMixedRows(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const MixedTask& task,
                      LinearRoute route, const SiteReporter& reporter) {
-  Run(ctx, site, input, *task.weight, task.spec->extras.get(), route, nullptr, reporter, task.out);
+  Run(ctx, site, input, *task.weight, task.spec->extras.get(), route, nullptr, reporter,
+      {task.out.data, task.out.stride, 1, task.out.add});
 }
 
 void LaunchMixedProduct(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const MixedWeight& weight,
                         const ScExtras* extras, const RowSlots* slots, const SiteReporter& reporter,
-                        const LinearOutput& out) {
+                        const PlainOutput& out) {
   Run(ctx, site, input, weight, extras, LinearRoute::kMixedGeneric, slots, reporter, out, false);
 }
 
@@ -243,7 +247,7 @@ void LaunchScMixedMatmul(DeviceContext& ctx, const TensorView& a, const TensorVi
   const std::unique_ptr<MixedWeight> weight =
       MakeMixedMatrix(ctx, b.ptr<const float>(), b.step(0), b.dim(0), cols, spec, reporter);
   const MixedRows input{a.ptr<const float>(), a.step(0), a.dim(0), cols};
-  const LinearOutput to{out.ptr<float>(), out.step(0), false};
+  const PlainOutput to{out.ptr<float>(), out.step(0)};
   if (lengths.empty() || weight->rest.empty()) {
     MixedTraits traits;
     SetRuleTraits(spec, &traits);

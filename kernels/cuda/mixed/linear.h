@@ -11,6 +11,7 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/mixed/rows.h"
 #include "kernels/cuda/mixed/task.h"
+#include "kernels/cuda/plain/product.h"
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/plan/linear/route.h"
 
@@ -26,7 +27,7 @@ void LaunchMixedRows(DeviceContext& ctx, const OpSite& site, const MixedRows& in
 // not told.
 void LaunchMixedProduct(DeviceContext& ctx, const OpSite& site, const MixedRows& input, const MixedWeight& weight,
                         const ScExtras* extras, const RowSlots* slots, const SiteReporter& reporter,
-                        const LinearOutput& out);
+                        const PlainOutput& out);
 
 // A linear of a mixture of experts with mixed weights. All experts have the operators, the length rule and the
 // dimensions of `first`.

@@ -137,7 +137,8 @@ __device__ int32_t Finish(const PlainProduct& args, const Operands& operands, co
 // Writes y as output m of row `slot`, or adds it (PlainOutput::add). rows: output features.
 __device__ void Store(const PlainProduct& args, int64_t slot, int64_t rows, int64_t m, float y) {
   if (args.addend != nullptr) y = y + args.addend[slot * rows + m];
-  float* out = args.out.data + slot * args.out.row_stride + m * args.out.col_stride;
+  const int64_t row = args.out.order == nullptr ? slot : args.out.order[slot];
+  float* out = args.out.data + row * args.out.row_stride + m * args.out.col_stride;
   *out = args.out.add ? *out + y : y;
 }
 

@@ -15,12 +15,13 @@
 
 namespace stoch::cuda {
 
-// Where outputs go: element (n, m) at n * row_stride + m * col_stride is set, or with `add` increased.
+// Where outputs go: element (n, m) at order[n] * row_stride + m * col_stride is set, or with `add` increased.
 struct PlainOutput {
   float* data = nullptr;
   int64_t row_stride = 0;
   int64_t col_stride = 1;
   bool add = false;
+  const int32_t* order = nullptr;  // [rows of out], in device memory; null: 0, 1, ...
 };
 
 // out[n][m] (+)= the sum over the chunks of row n of a times row m of w, plus addend[n][m] if there is one.

@@ -8,6 +8,7 @@
 #include "kernels/plan/linear/decode_blocks.h"
 #include "kernels/plan/linear/mixed.h"
 #include "kernels/plan/linear/sc.h"
+#include "kernels/plan/plain_reason.h"
 #include "kernels/plan/scratch_layout.h"
 
 namespace stoch {
@@ -62,35 +63,30 @@ bool CanGroup(const GpuTraits& gpu, const ScTraits& sc, const ExpertShape& shape
          shape.rows >= kGroupedRows && shape.slots() >= kGroupedSlots * shape.experts;
 }
 
-// Bytes of scratch for calls whose slots the host groups (mixed/experts.h), counted for every specification with which
-// it may: up to 16 slots a row, each with its index, its input row, its fault row and, for each chunk, a metric and a
-// stream length.
-int64_t GroupedBytes(const LinearSpec& spec, int64_t in_features, int64_t rows) {
-  const ScExtras* extras = spec.extras.get();
-  if (extras == nullptr || (extras->lengths == nullptr && extras->smooth.empty())) return 0;
+// Bytes of scratch of kExpertSorted besides f(x) and its codes: the rows of one expert, and up to 16 slots a row, each
+// with its index, its input row, its fault row and, for each chunk, a metric and a stream length.
+int64_t SortedBytes(int64_t chunk_d, int64_t in_features, int64_t rows) {
   constexpr int64_t kSlots = 16, kPlaceBytes = 2 * sizeof(int32_t) + sizeof(uint64_t);
-  const int64_t chunks = MakeScDims(in_features, spec.sc->config.chunk_d).chunks;
-  // Twice kGroupedRowBytes: gathered rows with their outputs, and the outputs of the channels that are not protected.
-  return 2 * kGroupedRowBytes + rows * kSlots * (kPlaceBytes + chunks * (kFloat + 1));
+  const int64_t chunks = MakeScDims(in_features, chunk_d).chunks;
+  return rows * (in_features * kFloat + kSlots * (kPlaceBytes + chunks * (kFloat + 1)));
 }
 
 int64_t QuantizeBytes(const ScTraits& sc, int64_t in_features, int64_t rows) {
-  constexpr int64_t kExtremesBytes = 12;  // Extremes of kernels/cuda/device/reduce.cuh
   const ScDims dims = MakeScDims(in_features, sc.chunk_d);
   // 2 * kFloat: zero points and sums of asymmetric codes.
-  int64_t bytes = rows * (dims.padded + dims.chunks * kFloat + 2 * kFloat);
-  const int64_t scope = sc.scope_rows > 0 ? sc.scope_rows : rows;
-  if (scope > 1) bytes += rows * (in_features * kFloat + dims.chunks * kExtremesBytes);
-  return bytes;
+  return rows * (dims.padded + dims.chunks * kFloat + 2 * kFloat);
 }
 
 }  // namespace
 
-ExpertPlan PlanExperts(const GpuTraits& gpu, const LinearOperand& weights, const ExpertShape& shape) {
+ExpertPlan PlanExperts(const GpuTraits& gpu, const LinearOperand& weights, const ExpertShape& shape,
+                       const LinearPass& pass) {
   ExpertPlan plan;
   switch (weights.kind) {
     case LinearKind::kSc: return PlanExperts(gpu, weights.sc, shape);
-    case LinearKind::kMixed: break;  // kExpertGeneric
+    case LinearKind::kMixed:
+      if (!weights.mixed.is_alone || pass.observed) plan.route = LinearRoute::kExpertSorted;
+      break;
     case LinearKind::kExact:
     case LinearKind::kFixed: plan.route = LinearRoute::kExactExpert; break;
     case LinearKind::kHalf: plan.route = LinearRoute::kHalfExpert; break;
@@ -99,6 +95,7 @@ ExpertPlan PlanExperts(const GpuTraits& gpu, const LinearOperand& weights, const
 }
 
 ExpertPlan PlanExperts(const GpuTraits& gpu, const ScTraits& sc, const ExpertShape& shape) {
+  if (sc.scope_rows != 1) return {.route = LinearRoute::kExpertSorted};
   ExpertPlan plan;
   const ScDims dims = MakeScDims(shape.in_features, sc.chunk_d);
   if (CanGroup(gpu, sc, shape)) {
@@ -147,6 +144,14 @@ bool CanCombine(const ExpertPlan& plan, const ExpertShape& shape, int64_t top_k)
          top_k <= kMaxCombinedSlots && plan.rows_at_once >= top_k;
 }
 
+std::string ExpertRouteText(const GpuTraits& gpu, const LinearSpec& spec, const ExpertShape& shape) {
+  const LinearRoute route = PlanExperts(gpu, MakeLinearOperand(spec, shape.in_features), shape).route;
+  const bool is_plain = route == LinearRoute::kExpertGeneric || route == LinearRoute::kExpertSorted;
+  std::string reason = is_plain ? PlainReason(spec) : "";
+  if (route == LinearRoute::kExpertSorted && reason.empty()) reason = "rows share scales";
+  return std::string(LinearRouteName(route)) + BecauseOf(reason);
+}
+
 int64_t ExpertLaunchBytes(const GpuTraits& gpu, const ScTraits& sc, int64_t in_features, int64_t max_rows) {
   const int64_t products = ProductBytes(in_features, max_rows);
   if (!CanPrefillWgmma(gpu, sc) || max_rows < kGroupedRows) return products;
@@ -158,10 +163,10 @@ int64_t ExpertScratchBytes(const GpuTraits& gpu, const LinearSpec& spec, int64_t
   constexpr int64_t kColumns = int64_t{kDotLanes} * 8;  // most columns of padding of a row of floats
   int64_t bytes = kParts * ScratchLayout::kAlignment;
   if (spec.precision != Precision::kSc) return bytes + max_rows * (in_features + kColumns) * kFloat;
-  if (NeedsMixed(spec)) {
-    return bytes + MixedPartBytes(*spec.sc, max_rows, in_features) + GroupedBytes(spec, in_features, max_rows);
-  }
   const ScTraits sc = MakeScTraits(*spec.sc);
+  if (NeedsMixed(spec) || sc.scope_rows != 1) {
+    return bytes + MixedPartBytes(*spec.sc, max_rows, in_features) + SortedBytes(sc.chunk_d, in_features, max_rows);
+  }
   return bytes + QuantizeBytes(sc, in_features, max_rows) + ExpertLaunchBytes(gpu, sc, in_features, max_rows);
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "kernels/plan/gpu_traits.h"
 #include "kernels/plan/linear/plan.h"
@@ -14,17 +15,6 @@
 
 namespace stoch {
 
-// Matrices of an ExpertLinearCall that one launch takes: every expert has `matrices` of them, all of one shape.
-struct ExpertShape {
-  int64_t rows = 0;       // rows of x
-  int64_t row_slots = 1;  // slots that share a row of x
-  int64_t experts = 0;
-  int64_t in_features = 0;
-  int64_t out_features = 0;
-  int64_t matrices = 1;  // 1..kMaxScTasks
-  int64_t slots() const { return rows * row_slots; }
-};
-
 struct ExpertPlan {
   LinearRoute route = LinearRoute::kExpertGeneric;
   int64_t rows_at_once = 0;  // kExpertLookup: rows of x of a launch
@@ -32,8 +22,10 @@ struct ExpertPlan {
   int64_t tiles_at_once = 0;  // kExpertGroups: tiles whose streams one launch makes
 };
 
-// Requires: rows, row_slots, experts, in_features, out_features >= 1; per-row scopes of activations.
-ExpertPlan PlanExperts(const GpuTraits& gpu, const LinearOperand& weights, const ExpertShape& shape);
+// weights: kMixed with is_alone only if all experts have it. Requires: rows, row_slots, experts, in_features,
+// out_features >= 1.
+ExpertPlan PlanExperts(const GpuTraits& gpu, const LinearOperand& weights, const ExpertShape& shape,
+                       const LinearPass& pass = {});
 ExpertPlan PlanExperts(const GpuTraits& gpu, const ScTraits& sc, const ExpertShape& shape);
 
 // One launch of kExpertLookup.
@@ -52,15 +44,14 @@ ExpertLookupPlan PlanExpertLookup(const GpuTraits& gpu, const ScDims& dims, cons
 bool CanCombine(const ExpertPlan& plan, const ExpertShape& shape, int64_t top_k);
 inline constexpr int64_t kMaxCombinedSlots = 32;
 
-// Most bytes of scratch for 1..max_rows rows of x: f(x) in the form that the weights take, and the scratch of the
+// Names for users the route of experts with this specification: "expert-lookup", "rows by expert, because smooth".
+std::string ExpertRouteText(const GpuTraits& gpu, const LinearSpec& spec, const ExpertShape& shape);
+
+// Most bytes of scratch for 1..max_rows rows of x, of which no token chooses an expert twice: f(x) in the form that the weights take, and the scratch of the
 // launch.
 int64_t ExpertScratchBytes(const GpuTraits& gpu, const LinearSpec& spec, int64_t in_features, int64_t max_rows);
 // The scratch of the launch alone, for SC.
 int64_t ExpertLaunchBytes(const GpuTraits& gpu, const ScTraits& sc, int64_t in_features, int64_t max_rows);
-
-// Bytes of the rows that are gathered for an expert at a time, and of their outputs, if the host groups slots
-// (mixed/experts.h).
-inline constexpr int64_t kGroupedRowBytes = int64_t{32} << 20;
 
 inline constexpr int64_t kExpertNormBytes = 256 * 4;  // lane sums of a second row's norm
 inline constexpr int64_t kExpertTaskBytes = 16;

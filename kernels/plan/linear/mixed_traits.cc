@@ -95,8 +95,9 @@ void SetRuleTraits(const LinearSpec& spec, MixedTraits* traits) {
   const ScLengthRule* rule = extras == nullptr ? nullptr : extras->lengths.get();
   const ScConfig& config = spec.sc->config;
   traits->rule = SlotRuleOf(rule);
-  traits->is_plain = !HasHardware(config) && HasScaleOfRow(config) && (rule == nullptr || IsOfRow(*rule)) &&
+  traits->is_alone = HasScaleOfRow(config) && (rule == nullptr || IsOfRow(*rule)) &&
                      (extras == nullptr || (extras->smooth.empty() && extras->protected_channels.empty()));
+  traits->is_plain = traits->is_alone && !HasHardware(config);
   traits->can_sort =
       !HasHardware(config) && rule != nullptr && !rule->by_chunk() && spec.sc->has_streams && HasScaleOfRow(config);
 }

@@ -26,9 +26,10 @@ struct MixedTraits {
   ScTraits longest;   // traits of the longest length; valid if has_bytes or nests
   int64_t slots = 1;  // number of lengths, length 0 included
   SlotRule rule = SlotRule::kNone;
-  // Whether the hardware is ideal, each row has its own scales, lengths depend on their row alone, and there is no
-  // smoothing and no protected channel.
-  bool is_plain = false;
+  // Whether each row has its own scales, lengths depend on their row alone, and there is no smoothing and no protected
+  // channel.
+  bool is_alone = false;
+  bool is_plain = false;       // is_alone, and the hardware is ideal
   bool has_bytes = false;      // counts of every length fit bytes
   bool nests = false;          // streams of every length nest in those of the longest
   bool has_quarters = false;   // every length has what kMixedFew looks up
@@ -56,7 +57,7 @@ bool IsOfRow(const ScLengthRule& rule);
 
 // The traits of a specification. Takes milliseconds (it looks for residuals, and for an order in which streams nest).
 MixedTraits MakeMixedTraits(const LinearSpec& spec, int64_t in_features);
-// Sets the traits that follow from the configuration alone: is_plain, rule, can_sort.
+// Sets the traits that follow from the configuration alone: is_alone, is_plain, rule, can_sort.
 void SetRuleTraits(const LinearSpec& spec, MixedTraits* traits);
 // How the slots of a rule are found; kNone for null. kApart if the rule is too large for a kernel, or lengths depend on
 // other rows.

@@ -25,6 +25,7 @@ std::string_view LinearRouteName(LinearRoute route) {
     case kExpertLookup: return "expert-lookup";
     case kExpertGroups: return "expert-groups";
     case kExpertGeneric: return "expert-generic";
+    case kExpertSorted: return "rows by expert";
     case kExactVector: return "exact vector";
     case kExactBatch: return "exact batch";
     case kExactTiles: return "exact tiles";

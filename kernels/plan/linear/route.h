@@ -31,7 +31,8 @@ enum class LinearRoute : uint8_t {
   // SC of experts.
   kExpertLookup,   // sc/experts/lookup.cu: every slot on its own, count rows in shared memory
   kExpertGroups,   // sc/hopper/grouped.cu: slots of an expert together, in tiles of 192, on binary wgmma
-  kExpertGeneric,  // plain/product.cu: any operator
+  kExpertGeneric,  // plain/product.cu: any operator, every slot on its own
+  kExpertSorted,   // mixed/experts.cc: slots sorted by expert on the host, then plain/product.cu for each expert
   // fp32.
   kExactVector,  // linear/exact.cu: 1 to 4 rows at a time, x in shared memory
   kExactBatch,   // linear/exact_batch.cu: up to 64 rows

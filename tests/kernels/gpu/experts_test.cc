@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,6 +18,8 @@
 #include "tests/kernels/definition.h"
 #include "tests/kernels/device_tensor.h"
 #include "tests/kernels/gpu/both_backends.h"
+#include "tests/kernels/gpu/mixed_cases.h"
+#include "tests/kernels/linear/weight_sources.h"
 
 namespace stoch {
 namespace {
@@ -53,18 +56,16 @@ std::vector<int32_t> Choose(const Shape& shape, Choice choice) {
 // The matrices of all experts on one backend, and a call over them.
 class Experts {
  public:
-  Experts(Backend& backend, const Shape& shape, const LinearSpec& spec)
+  // types: of numbers in memory, by expert, and again from the first one.
+  Experts(Backend& backend, const Shape& shape, const LinearSpec& spec, const std::vector<DType>& types = {DType::kF32})
       : backend_(backend), device_(backend.devices().front()), shape_(shape) {
     for (uint64_t m = 0; m < 2; ++m) {
       std::vector<std::unique_ptr<LinearWeight>> weights;
       for (int64_t e = 0; e < shape.experts; ++e) {
         const Matrix matrix = RandomMatrix(100 * m + static_cast<uint64_t>(e), shape.out, shape.cols);
-        WeightSource source;
-        source.name = "expert";
-        source.rows = shape.out;
-        source.cols = shape.cols;
-        source.host = matrix.values.data();
-        weights.push_back(backend.MakeLinear(device_, {&source, 1}, spec));
+        const DType type = types[static_cast<size_t>(e) % types.size()];
+        stored_.push_back(std::make_unique<test::Stored>(matrix, type));
+        weights.push_back(backend.MakeLinear(device_, {&stored_.back()->source, 1}, spec));
       }
       matrices_.push_back(backend.MakeExperts(std::move(weights)));
     }
@@ -111,6 +112,7 @@ class Experts {
   Backend& backend_;
   Device device_;
   Shape shape_;
+  std::vector<std::unique_ptr<test::Stored>> stored_;
   std::vector<std::unique_ptr<ExpertWeights>> matrices_;
 };
 
@@ -122,7 +124,7 @@ class CudaExperts : public test::BothBackends {
     traits_ = cuda::ProbeGpu(0);
   }
 
-  ExpertPlan PlanOf(const ScConfig& config, const Shape& shape, bool shared) const {
+  ExpertPlan PlanOf(const LinearSpec& spec, const Shape& shape, bool shared) const {
     ExpertShape planned;
     planned.rows = shared ? shape.rows : shape.rows * shape.top_k;
     planned.row_slots = shared ? shape.top_k : 1;
@@ -130,7 +132,25 @@ class CudaExperts : public test::BothBackends {
     planned.in_features = shape.cols;
     planned.out_features = shape.out;
     planned.matrices = 2;
-    return PlanExperts(traits_, MakeScTraits(*MakeScOperator(config)), planned);
+    return PlanExperts(traits_, MakeLinearOperand(spec, shape.cols), planned);
+  }
+  ExpertPlan PlanOf(const ScConfig& config, const Shape& shape, bool shared) const {
+    return PlanOf(LinearSpec{Precision::kSc, MakeScOperator(config)}, shape, shared);
+  }
+
+  // All rows of a shape, and again under the key of a graph.
+  void ExpectEqualCalls(const LinearSpec& spec, const Shape& shape, const std::vector<DType>& types = {DType::kF32}) {
+    Experts cpu(*cpu_, shape, spec, types), cuda(*cuda_, shape, spec, types);
+    for (const Choice choice : {Choice::kSpread, Choice::kOne}) {
+      const std::vector<int32_t> chosen = Choose(shape, choice);
+      for (const bool shared : {true, false}) {
+        SCOPED_TRACE(testing::Message() << shape.rows << " rows" << (shared ? ", shared" : ""));
+        const std::vector<float> expected = cpu.Run(shared, chosen, 0, shape.rows);
+        EXPECT_TRUE(SameBits(expected, cuda.Run(shared, chosen, 0, shape.rows)));
+        const std::string key = "call " + std::to_string(++graphs_);
+        EXPECT_TRUE(SameBits(expected, cuda.Run(shared, chosen, 0, shape.rows, key)));
+      }
+    }
   }
 
   void ExpectEqual(const ScConfig& config, const Shape& shape, Choice choice) {
@@ -246,6 +266,69 @@ TEST_F(CudaExperts, EveryOperator) {
     EXPECT_EQ(LinearRouteName(is_there ? planned : kernel), LinearRouteName(kernel));
     ExpectEqual(config, shape, Choice::kSpread);
     ExpectEqual(config, {6, 2, 170, 70, 3}, Choice::kSpread);
+  }
+}
+
+// Specifications whose rows share scales: of one operator in codes of every kind, and in parts.
+std::vector<LinearSpec> SpecsThatShareScales() {
+  std::vector<LinearSpec> specs;
+  const auto add = [&](ScConfig config, const auto& edit) {
+    edit(config);
+    specs.push_back({Precision::kSc, MakeScOperator(config)});
+  };
+  const auto whole_call = [](ScConfig& config) {
+    config.granularity = ScGranularity::kPerTensor;
+    config.chunk_d = 0;
+  };
+  add(Halved(128), whole_call);
+  add(Whole(), whole_call);
+  for (const int group : {2, 5}) {
+    add(Halved(64), [&](ScConfig& config) { config.group_a = group; });
+  }
+  add(Halved(96), whole_call);
+  add(ScConfig(), [&](ScConfig& config) {
+    whole_call(config);
+    config.mode = ScMode::kUnipolar;
+  });
+  add(Halved(128), [&](ScConfig& config) {
+    whole_call(config);
+    config.arith = ScArith::kInt8;
+  });
+  ScConfig groups = Halved(128);
+  groups.group_a = 3;
+  const auto extras = [&](ScExtras* e) {
+    e->protected_channels = {0, 5, 130, 299};
+    e->protected_op = MakeScOperator(groups);
+    for (int64_t i = 0; i < test::kMixedCols; ++i) e->smooth.push_back(0.3f + 0.01f * static_cast<float>(i));
+  };
+  for (const bool in_parts : {false, true}) {
+    const ScExtrasPtr own =
+        test::MakeExtras(groups, test::RowRule({128, 64, 24}), in_parts ? extras : std::function<void(ScExtras*)>());
+    specs.push_back({Precision::kSc, MakeScOperator(groups), own});
+  }
+  return specs;
+}
+
+// Rows of an expert that share scales are those of its slots in a call, in order of tokens.
+TEST_F(CudaExperts, ScalesThatRowsShare) {
+  for (const LinearSpec& spec : SpecsThatShareScales()) {
+    SCOPED_TRACE(Describe(spec.sc->config));
+    for (const int64_t rows : {1, 7, 90}) {
+      const Shape shape{5, 2, test::kMixedCols, 70, rows};
+      EXPECT_EQ(PlanOf(spec, shape, true).route, LinearRoute::kExpertSorted);
+      ExpectEqualCalls(spec, shape);
+    }
+  }
+}
+
+// Checkpoints may hold some experts in other types than the others, whose rows are padded to other widths.
+TEST_F(CudaExperts, ExactWeightsOfSeveralTypes) {
+  const std::vector<DType> types = {DType::kBF16, DType::kF32, DType::kF16};
+  for (const int64_t cols : {72, 129, 1000}) {
+    for (const int64_t rows : {1, 40}) {
+      ExpectEqualCalls(LinearSpec{}, {7, 3, cols, 41, rows}, types);
+      ExpectEqualCalls(LinearSpec{}, {2, 1, cols, 41, rows}, {DType::kF32, DType::kBF16});
+    }
   }
 }
 

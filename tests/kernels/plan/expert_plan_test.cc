@@ -2,12 +2,14 @@
 // Plans of experts over GPUs that nobody has to own: they fit the device and the scratch that was planned for them.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
 #include "kernels/plan/linear/experts.h"
 #include "kernels/plan/linear/sc.h"
 #include "kernels/sc/sc_config.h"
+#include "tests/kernels/gpu/mixed_cases.h"
 #include "tests/kernels/plan/gpu_models.h"
 
 namespace stoch {
@@ -46,6 +48,61 @@ TEST(ExpertPlan, FewTokensAreLookedUpAndManyGrouped) {
   ExpertShape many = GateUp(1);
   many.experts = 300;
   EXPECT_EQ(PlanExpertLookup(test::H200(), MakeScDims(2048, 128), many, 1).places, 0);
+}
+
+// Rows that share scales, and rows whose lengths or channels are not their own, wait until the host has sorted them.
+TEST(ExpertPlan, RowsThatDependOnOthersAreSorted) {
+  ScConfig whole_call, groups;
+  whole_call.granularity = ScGranularity::kPerTensor;
+  groups.group_a = 4;
+  for (const test::GpuModel& gpu : test::GpuModels()) {
+    for (const int64_t tokens : {1, 96, 2048}) {
+      for (const ScConfig& config : {whole_call, groups}) {
+        const LinearSpec spec{Precision::kSc, MakeScOperator(config)};
+        EXPECT_EQ(ExpertRouteText(gpu.traits, spec, GateUp(tokens)), "rows by expert, because rows share scales");
+        EXPECT_EQ(ExpertRouteText(gpu.traits, spec, Down(tokens)), "rows by expert, because rows share scales");
+      }
+    }
+  }
+  LinearOperand mixed{LinearKind::kMixed};
+  EXPECT_EQ(PlanExperts(test::H200(), mixed, GateUp(1)).route, LinearRoute::kExpertSorted);
+  mixed.mixed.is_alone = true;
+  EXPECT_EQ(PlanExperts(test::H200(), mixed, GateUp(1)).route, LinearRoute::kExpertGeneric);
+  EXPECT_EQ(PlanExperts(test::H200(), mixed, GateUp(1), {.observed = true}).route, LinearRoute::kExpertSorted);
+}
+
+// Of settings that mixed linears take by many routes, experts have two.
+TEST(ExpertPlan, NamesOfRoutesSayWhy) {
+  std::map<std::string, std::string> texts;
+  for (const test::LinearCase& c : test::LinearCases()) {
+    ExpertShape shape = GateUp(32);
+    shape.in_features = test::kMixedCols;
+    texts[c.name] = ExpertRouteText(test::H200(), c.spec, shape);
+  }
+  for (const char* alone : {"rows", "pruned rows", "rows of up to 256", "l2 and sign", "chunks", "bands"}) {
+    EXPECT_EQ(texts[alone], "expert-generic") << alone;
+  }
+  EXPECT_EQ(texts["integers"], "expert-generic, because arith=int8");
+  EXPECT_EQ(texts["xnor"], "expert-generic, because gate=xnor");
+  EXPECT_EQ(texts["table"], "expert-generic, because gate=table");
+  EXPECT_EQ(texts["smooth"], "rows by expert, because smooth");
+  EXPECT_EQ(texts["protected"], "rows by expert, because protected channels");
+  EXPECT_EQ(texts["call"], "rows by expert, because lengths of a whole call");
+  EXPECT_EQ(texts["groups of rows"], "rows by expert, because rows share scales");
+  EXPECT_EQ(ExpertRouteText(test::H200(), {Precision::kFp32, nullptr}, GateUp(1)), "exact expert");
+}
+
+// f(x), the rows of one expert, their codes, scales and extremes, and two lists of slots.
+TEST(ExpertPlan, SortedRowsFitTheirScratch) {
+  ScConfig config;
+  config.granularity = ScGranularity::kPerTensor;
+  const LinearSpec spec{Precision::kSc, MakeScOperator(config)};
+  for (const ExpertShape& shape : {GateUp(1), Down(1), GateUp(2048), Down(2048)}) {
+    const ScDims dims = MakeScDims(shape.in_features, config.chunk_d);
+    const int64_t of_row = 2 * shape.in_features * 4 + dims.padded + dims.chunks * (4 + 12) + 4 + 4;
+    EXPECT_GE(ExpertScratchBytes(test::H200(), spec, shape.in_features, shape.rows),
+              shape.rows * of_row + shape.slots() * 2 * 4);
+  }
 }
 
 // Slots are combined where a launch has whole rows of them.
