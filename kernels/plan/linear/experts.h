@@ -47,8 +47,8 @@ inline constexpr int64_t kMaxCombinedSlots = 32;
 // Names for users the route of experts with this specification: "expert-lookup", "rows by expert, because smooth".
 std::string ExpertRouteText(const GpuTraits& gpu, const LinearSpec& spec, const ExpertShape& shape);
 
-// Most bytes of scratch for 1..max_rows rows of x, of which no token chooses an expert twice: f(x) in the form that the weights take, and the scratch of the
-// launch.
+// Most bytes of scratch for 1..max_rows rows of x, none of which chooses an expert twice: f(x) in the form that the
+// weights take, and the scratch of the launch.
 int64_t ExpertScratchBytes(const GpuTraits& gpu, const LinearSpec& spec, int64_t in_features, int64_t max_rows);
 // The scratch of the launch alone, for SC.
 int64_t ExpertLaunchBytes(const GpuTraits& gpu, const ScTraits& sc, int64_t in_features, int64_t max_rows);
