@@ -290,10 +290,6 @@ std::vector<LinearSpec> SpecsThatShareScales() {
     whole_call(config);
     config.mode = ScMode::kUnipolar;
   });
-  add(Halved(128), [&](ScConfig& config) {
-    whole_call(config);
-    config.arith = ScArith::kInt8;
-  });
   ScConfig groups = Halved(128);
   groups.group_a = 3;
   const auto extras = [&](ScExtras* e) {
