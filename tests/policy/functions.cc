@@ -109,7 +109,8 @@ std::vector<FunctionSize> FunctionsOf(const SourceFile& file) {
     if (c == ';' && parentheses == 0) head = std::string::npos;
     if (c == '}') head = std::string::npos;  // of a scope
     if (c != '{') continue;
-    const std::string_view text = std::string_view(code).substr(head, i - head);
+    const std::string_view whole = code;
+    const std::string_view text = whole.substr(head, i - head);
     if (parentheses == 0 && BeginsScope(text)) {
       head = std::string::npos;
       continue;

@@ -56,7 +56,7 @@ std::vector<std::string> CheckLog(const std::vector<SourceFile>& files) {
       if (number > 1 && !std::regex_match(line, row)) found.push_back(where + "expected date to result");
     }
   }
-  if (logs == 0) found.push_back("bench/log:0: has no experiments");
+  if (logs == 0) found.emplace_back("bench/log:0: has no experiments");
   return found;
 }
 

@@ -152,7 +152,7 @@ std::vector<std::string> CheckKernels(const std::vector<SourceFile>& files) {
   }
   std::set<std::string> kernels;  // files that define one
   for (const SourceFile& file : files) {
-    const bool computes = std::any_of(kFolders.begin(), kFolders.end(), [&](const std::string folder) {
+    const bool computes = std::any_of(kFolders.begin(), kFolders.end(), [&](const std::string& folder) {
       return StartsWith(file.path, "kernels/cuda/" + folder + "/");
     });
     if (!computes || !IsSource(file.path)) continue;
@@ -193,13 +193,14 @@ std::vector<std::string> CheckRouteNumbers(const std::vector<SourceFile>& files)
     if (path != "docs/performance.md" && !StartsWith(path, "bench/log/")) {
       found.push_back(At(*table, line, path + " is neither docs/performance.md nor of bench/log"));
     }
+    const std::string& begins = cells[2];
     const SourceFile* const record = Find(files, path);
     bool has_number = false;
     if (record != nullptr) {
       ForLines(*record, [&](size_t, const std::string& row) {
-        const size_t at = row.find(cells[2]);
+        const size_t at = row.find(begins);
         if (at == std::string::npos) return;
-        const std::string rest = row.substr(at + cells[2].size());
+        const std::string rest = row.substr(at + begins.size());
         has_number = has_number || std::regex_search(rest, kNumber);
       });
     }
