@@ -3,27 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <regex>
-#include <sstream>
 
 #include "tests/policy/rules.h"
+#include "tests/policy/text.h"
 
 namespace stoch::test {
 namespace {
 
-bool StartsWith(std::string_view text, std::string_view prefix) { return text.substr(0, prefix.size()) == prefix; }
-
 std::string WithoutComment(const std::string& line) { return line.substr(0, line.find("//")); }
-
-template <typename See>
-void ForLines(const SourceFile& file, const See& see) {
-  std::istringstream stream(file.text);
-  size_t number = 0;
-  for (std::string line; std::getline(stream, line);) see(++number, line);
-}
-
-std::string At(const SourceFile& file, size_t line, const std::string& sentence) {
-  return file.path + ":" + std::to_string(line) + ": " + sentence;
-}
 
 }  // namespace
 

@@ -11,25 +11,13 @@
 #include <sstream>
 
 #include "tests/policy/rules.h"
+#include "tests/policy/text.h"
 
 namespace stoch::test {
 namespace {
 
 // Routes that no record gives a time for (routes.tsv says why). Lowered when one is timed or goes; never raised.
 constexpr size_t kMostWithoutNumber = 5;
-
-bool StartsWith(std::string_view text, std::string_view prefix) { return text.substr(0, prefix.size()) == prefix; }
-
-template <typename See>
-void ForLines(const SourceFile& file, const See& see) {
-  std::istringstream stream(file.text);
-  size_t number = 0;
-  for (std::string line; std::getline(stream, line);) see(++number, line);
-}
-
-std::string At(const SourceFile& file, size_t line, const std::string& sentence) {
-  return file.path + ":" + std::to_string(line) + ": " + sentence;
-}
 
 std::vector<std::string> Split(const std::string& text, char separator) {
   std::vector<std::string> parts;

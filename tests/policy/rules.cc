@@ -7,6 +7,8 @@
 #include <sstream>
 #include <utility>
 
+#include "tests/policy/text.h"
+
 namespace stoch::test {
 namespace {
 
@@ -20,12 +22,10 @@ struct Line {
 
 std::vector<Line> Lines(const SourceFile& file) {
   std::vector<Line> lines;
-  std::istringstream stream(file.text);
-  for (std::string text; std::getline(stream, text);) lines.push_back({lines.size() + 1, text});
+  ForLines(file, [&](size_t number, const std::string& text) { lines.push_back({number, text}); });
   return lines;
 }
 
-bool StartsWith(std::string_view text, std::string_view prefix) { return text.substr(0, prefix.size()) == prefix; }
 bool EndsWith(std::string_view text, std::string_view suffix) {
   return text.size() >= suffix.size() && text.substr(text.size() - suffix.size()) == suffix;
 }
@@ -68,16 +68,12 @@ bool TakesLicence(const SourceFile& file) {
                                                     [&](const char* suffix) { return EndsWith(file.path, suffix); });
 }
 
-std::string At(const SourceFile& file, const Line& line, const std::string& sentence) {
-  return file.path + ":" + std::to_string(line.number) + ": " + sentence;
-}
-
 std::vector<std::string> FindWords(const SourceFile& file, const std::string& message,
                                    std::initializer_list<const char*> words) {
   std::vector<std::string> found;
   for (const Line& line : Code(file)) {
     for (const char* word : words) {
-      if (HasWord(line.text, word)) found.push_back(At(file, line, message + word));
+      if (HasWord(line.text, word)) found.push_back(At(file, line.number, message + word));
     }
   }
   return found;
@@ -274,7 +270,7 @@ std::vector<std::string> CheckIncludes(const SourceFile& file) {
     if (name.empty() || !quoted) continue;
     bool allowed = FolderOf(name) == FolderOf(file.path);
     for (std::string_view pattern : layer->may_include) allowed = allowed || Matches(name, pattern);
-    if (!allowed) found.push_back(At(file, line, "may not include \"" + name + "\""));
+    if (!allowed) found.push_back(At(file, line.number, "may not include \"" + name + "\""));
   }
   return found;
 }
@@ -287,7 +283,7 @@ std::vector<std::string> CheckCudaHeaders(const SourceFile& file) {
     bool quoted = false;
     const std::string name = IncludedName(line.text, &quoted);
     if (!name.empty() && IsCudaHeader(name)) {
-      found.push_back(At(file, line, "only kernels/cuda includes CUDA headers, found <" + name + ">"));
+      found.push_back(At(file, line.number, "only kernels/cuda includes CUDA headers, found <" + name + ">"));
     }
   }
   return found;
@@ -300,7 +296,7 @@ std::vector<std::string> CheckMpiHeaders(const SourceFile& file) {
     bool quoted = false;
     const std::string name = IncludedName(line.text, &quoted);
     if (name == "mpi.h" || StartsWith(name, "mpi-ext") || StartsWith(name, "mpicxx")) {
-      found.push_back(At(file, line, "only engine/ranks/mpi includes headers of MPI, found <" + name + ">"));
+      found.push_back(At(file, line.number, "only engine/ranks/mpi includes headers of MPI, found <" + name + ">"));
     }
   }
   return found;
@@ -314,7 +310,7 @@ std::vector<std::string> CheckBackendNames(const SourceFile& file) {
   if (!cpu) return found;
   for (const Line& line : Code(file)) {
     if (HasWord(line.text, "cuda::") || HasWord(line.text, "kernels/cuda/")) {
-      found.push_back(At(file, line, "only kernels/registry.cc names both backends"));
+      found.push_back(At(file, line.number, "only kernels/registry.cc names both backends"));
     }
   }
   return found;
@@ -326,7 +322,7 @@ std::vector<std::string> CheckSetDevice(const SourceFile& file) {
   if (StartsWith(file.path, "tests/policy/")) return found;
   for (const Line& line : Code(file)) {
     if (HasWord(line.text, "cudaSetDevice") || HasWord(line.text, "cuCtxSetCurrent")) {
-      found.push_back(At(file, line, "only kernels/cuda/base/device_guard sets the current device"));
+      found.push_back(At(file, line.number, "only kernels/cuda/base/device_guard sets the current device"));
     }
   }
   return found;
@@ -339,7 +335,7 @@ std::vector<std::string> CheckBlockingCopies(const SourceFile& file) {
   for (const Line& line : Code(file)) {
     for (const char* call : {"cudaMemcpy(", "cudaMemcpy2D(", "cudaMemset("}) {
       if (HasWord(line.text, call)) {
-        found.push_back(At(file, line,
+        found.push_back(At(file, line.number,
                            std::string("no stream of ours waits for ") + call +
                                "): Upload of kernels/cuda/base/memory.h, or a copy on the stream"));
       }
@@ -371,7 +367,8 @@ std::vector<std::string> CheckNoLibm(const SourceFile& file) {
     for (const std::string function : kFunctions) {
       if (HasWord(line.text, "std::" + function + "(") || HasWord(line.text, function + "f(") ||
           HasWord(line.text, "__" + function + "f(")) {
-        found.push_back(At(file, line, "uses the platform's " + function + "; kernels/math has the portable one"));
+        found.push_back(
+            At(file, line.number, "uses the platform's " + function + "; kernels/math has the portable one"));
       }
     }
   }
@@ -399,7 +396,7 @@ std::vector<std::string> CheckKernelWords(const SourceFile& file) {
                    [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
     for (const auto& [word, better] : words) {
       if (!HasWord(comment, word)) continue;
-      found.push_back(At(file, line, "a comment says \"" + word + "\", the field says \"" + better + "\""));
+      found.push_back(At(file, line.number, "a comment says \"" + word + "\", the field says \"" + better + "\""));
     }
   }
   return found;
@@ -428,7 +425,7 @@ std::vector<std::string> CheckWords(const SourceFile& file) {
         if (end <= before.size()) continue;  // said of the line before
         const bool starts = at == 0 || !IsWordCharacter(text[at - 1]);
         if (starts && (end >= text.size() || !IsWordCharacter(text[end]))) {
-          found.push_back(At(file, line, "says \"" + word + "\", the field says \"" + better + "\""));
+          found.push_back(At(file, line.number, "says \"" + word + "\", the field says \"" + better + "\""));
         }
       }
     }
