@@ -82,9 +82,13 @@ void DecoderStage::KeepFaultRows(size_t lane, size_t index, const PassLayout& la
   for (const int32_t row : layout.output_rows) rows.outputs.push_back(rows.all[static_cast<size_t>(row)]);
 }
 
-void DecoderStage::SetHeadFaults(size_t lane, std::span<const uint64_t> rows) {
-  fault_rows_.resize(std::max(fault_rows_.size(), lane + 1));
-  fault_rows_[lane] = {{{}, {rows.begin(), rows.end()}}};
+std::vector<uint64_t> DecoderStage::OutputFaultRows(size_t lane) const {
+  std::vector<uint64_t> rows;
+  if (!draws_faults_ || lane >= fault_rows_.size()) return rows;  // a stripe may have had no pass yet
+  for (const FaultRows& piece : fault_rows_[lane]) {
+    rows.insert(rows.end(), piece.outputs.begin(), piece.outputs.end());
+  }
+  return rows;
 }
 
 void DecoderStage::Upload(size_t lane, size_t index, const PassLayout& layout) {
@@ -198,14 +202,15 @@ std::vector<TensorView> DecoderStage::HeadInput(size_t lane, int64_t first, int6
 }
 
 void DecoderStage::RunHead(size_t lane, int64_t first, int64_t count, int64_t output_rows, bool only_largest) {
+  const std::vector<uint64_t> rows = OutputFaultRows(lane);
+  std::span<const uint64_t> fault_rows = rows;
+  if (!rows.empty()) fault_rows = fault_rows.subspan(static_cast<size_t>(first), static_cast<size_t>(count));
+  RunHead(lane, first, count, output_rows, only_largest, fault_rows);
+}
+
+void DecoderStage::RunHead(size_t lane, int64_t first, int64_t count, int64_t output_rows, bool only_largest,
+                           std::span<const uint64_t> fault_rows) {
   STOCH_CHECK(role_.has_head);
-  std::vector<uint64_t> fault_rows;
-  if (draws_faults_) {
-    for (const FaultRows& piece : fault_rows_[lane]) {
-      fault_rows.insert(fault_rows.end(), piece.outputs.begin(), piece.outputs.end());
-    }
-    fault_rows = {fault_rows.begin() + first, fault_rows.begin() + first + count};
-  }
   AllGatherCall gather;
   gather.site = {-1, "lm_head"};
   gather.to = {Logits(lane, count)};

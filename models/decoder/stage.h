@@ -69,8 +69,11 @@ class DecoderStage final : public ModelStage {
   // Whether the rest of the layer that Run issues last is for others than output rows: a tap, an observer, or operators
   // whose scopes span rows want every row.
   bool WantsAllRows(const HiddenTap& tap) const;
-  // FaultRow of the rows of RunHead from 0 on, in the place of those of the pass: where they are rows of other stages too.
-  void SetHeadFaults(size_t lane, std::span<const uint64_t> rows);
+  // FaultRow of the output rows of a lane's pass, in order; empty if the model draws no faults by row.
+  std::vector<uint64_t> OutputFaultRows(size_t lane) const;
+  // RunHead of rows that are output rows of other stages too, with the FaultRow of each; none: draws no faults by row.
+  void RunHead(size_t lane, int64_t first, int64_t count, int64_t output_rows, bool only_largest,
+               std::span<const uint64_t> fault_rows);
   // Rows of the head's input, on every device of the head.
   std::vector<TensorView> HeadInput(size_t lane, int64_t first, int64_t count) const;
 

@@ -2,7 +2,6 @@
 #include "models/decoder/striped_stage.h"
 
 #include "kernels/base/check.h"
-#include "kernels/sc/sc_site.h"
 
 namespace stoch {
 
@@ -55,12 +54,6 @@ void StripedStage::Upload(size_t lane, size_t index, const PassLayout& layout) {
   for (const auto& pass : passes_) backend_.UploadPass(*pass, layout);
   places_.assign(layout.ids.size(), {});
   std::vector<PassLayout> own_layouts(stripes_.size());
-  std::vector<uint64_t> faults;  // FaultRow of every row
-  for (const PassLayout::Sequence& sequence : layout.sequences) {
-    for (int32_t i = 0; i < sequence.num_rows; ++i) {
-      faults.push_back(FaultRow(sequence.number, int64_t{sequence.start_position} + i));
-    }
-  }
   for (int i = 0; i < count; ++i) {
     const Stripe stripe{i, count};
     PassLayout& own = own_layouts[static_cast<size_t>(i)];
@@ -81,9 +74,7 @@ void StripedStage::Upload(size_t lane, size_t index, const PassLayout& layout) {
   }
   outputs_.clear();
   selected_.clear();
-  output_faults_.clear();
   for (const int32_t row : layout.output_rows) {
-    output_faults_.push_back(faults[static_cast<size_t>(row)]);
     const RowPlace& place = outputs_.emplace_back(places_[static_cast<size_t>(row)]);
     std::vector<int32_t>& own = own_layouts[place.stripe].output_rows;
     selected_.push_back({place.stripe, static_cast<int64_t>(own.size())});
@@ -186,9 +177,14 @@ void StripedStage::RunHead(size_t lane, int64_t first, int64_t count, int64_t ou
       backend_.Copy(Slice(input, 0, static_cast<int64_t>(begin), rows), from);
     }
   });
-  stripes_[0]->SetHeadFaults(lane,
-                             std::span(output_faults_).subspan(static_cast<size_t>(first), static_cast<size_t>(count)));
-  stripes_[0]->RunHead(lane, 0, count, count, only_largest);
+  std::vector<std::vector<uint64_t>> of_stripe;
+  for (const auto& stripe : stripes_) of_stripe.push_back(stripe->OutputFaultRows(lane));
+  std::vector<uint64_t> faults;
+  for (const RowPlace& place : std::span(selected_).subspan(static_cast<size_t>(first), static_cast<size_t>(count))) {
+    const std::vector<uint64_t>& rows = of_stripe[place.stripe];
+    if (!rows.empty()) faults.push_back(rows[static_cast<size_t>(place.row)]);
+  }
+  stripes_[0]->RunHead(lane, 0, count, count, only_largest, faults);
 }
 
 }  // namespace stoch

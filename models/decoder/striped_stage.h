@@ -67,7 +67,6 @@ class StripedStage final : public ModelStage {
   std::vector<RowPlace> places_;                        // of every row of that pass
   std::vector<RowPlace> outputs_;                       // of its output rows
   std::vector<RowPlace> selected_;                      // where they are among the output rows of their stripe
-  std::vector<uint64_t> output_faults_;                 // FaultRow of its output rows
   std::vector<int64_t> num_outputs_;                    // of each stripe
   bool has_selected_ = false;                           // the last layer computed these alone
 };
