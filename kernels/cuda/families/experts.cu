@@ -3,6 +3,7 @@
 #include <numeric>
 #include <span>
 
+#include "kernels/base/check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/base/dispatch.h"
 #include "kernels/cuda/base/memory.h"
@@ -358,18 +359,14 @@ void LaunchExpertLinear(DeviceContext& ctx, const ExpertLinearCall& call) {
     run.shape = {call.x.dim(0),  row_slots,      experts.count(),
                  experts.cols(), experts.rows(), static_cast<int64_t>(run.places.size())};
     run.plan = PlanExperts(ctx.traits, experts.operand(), run.shape, {.observed = ctx.observer != nullptr});
-    if (run.plan.route == LinearRoute::kExpertLookup) {
-      combined = RunLookup(run);
-    } else if (run.plan.route == LinearRoute::kExpertGroups) {
-      RunGroups(run);
-    } else if (run.plan.route == LinearRoute::kExactExpert) {
-      RunExact(run);
-    } else if (run.plan.route == LinearRoute::kHalfExpert) {
-      RunHalf(run);
-    } else if (run.plan.route == LinearRoute::kExpertGeneric && experts.operand().kind == LinearKind::kSc) {
-      RunPlain(run);
-    } else {
-      RunRows(run);
+    switch (run.plan.route) {
+      case LinearRoute::kExpertLookup: combined = RunLookup(run); break;
+      case LinearRoute::kExpertGroups: RunGroups(run); break;
+      case LinearRoute::kExpertGeneric: experts.operand().kind == LinearKind::kSc ? RunPlain(run) : RunRows(run); break;
+      case LinearRoute::kExpertSorted: RunRows(run); break;
+      case LinearRoute::kExactExpert: RunExact(run); break;
+      case LinearRoute::kHalfExpert: RunHalf(run); break;
+      default: STOCH_CHECK(false);  // PlanExperts returns no other route
     }
   }
   if (call.combine != nullptr && !combined) LaunchCombineExperts(ctx, *call.combine);
