@@ -52,8 +52,9 @@ void CheckDilated(const AttentionCall& call) {
   if (call.first_head < 0) Reject(call.site, "first head " + std::to_string(call.first_head) + ", expected 0 or more");
   const auto refuses = [&](const ScOperatorPtr& qk, const ScOperatorPtr& av, const ScExtrasPtr& qk_extras,
                            const ScExtrasPtr& av_extras) {
-    if (qk_extras != nullptr || av_extras != nullptr)
+    if (qk_extras != nullptr || av_extras != nullptr) {
       Reject(call.site, "dilated attention: rows have one stream length");
+    }
     if (IntBits(av->config.arith) > 0) Reject(call.site, "dilated attention: av has no integer arithmetic");
     for (const ScOperatorPtr& op : {qk, av}) {
       if (IsNumberFormat(op->config.arith)) Reject(call.site, "dilated attention: no arith = fp8_e4m3 and mxint8");

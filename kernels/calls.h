@@ -81,8 +81,9 @@ struct AttentionCall {
   // Sliding window: the row at position i sees positions t with i - t < window; 0: every t <= i. A position outside has
   // a score of -inf, so p = 0; lanes, masks and scopes go by absolute position as without a window.
   int window = 0;
-  // Dilated attention, of a cache whose spec says dilated; empty: none. A row sees the positions that the pairs admit to its query head,
-  // first_head + index in the call, and its window too; one that k pairs admit has k * e for e. out = 0 where none is.
+  // Dilated attention, of a cache whose spec says dilated; empty: none. A row sees the positions that the pairs admit to
+  // its query head, first_head + index in the call, and its window too; one that k pairs admit has k * e for e. out = 0
+  // where none is.
   std::span<const DilatedPair> dilated = {};
   int64_t first_head = 0;
   // F32 [num_kv_heads, head_dim], or empty: after RoPE, q / s and k * s are quantized in place of q and k, every number

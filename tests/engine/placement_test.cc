@@ -174,7 +174,7 @@ TEST(Placement, OfAModelOnABackend) {
   ExpectInvalid([&] { Place({.policy = "fair"}, files, *backend, &engine); }, {"device_map", "fair"});
 }
 
-// What cannot run has no plan either; caps of scores are dealt over devices as other models are.
+// Settings that cannot run have no plan either; caps of scores are dealt over devices as other models are.
 TEST(Placement, OfAModelThatCannotRunSo) {
   const test::TempDir folder;
   test::TinyModel gemma;

@@ -23,8 +23,8 @@ static_assert(kLookupRows >= kDecodeRows);
 // Least rows of a call for which one product of a prompt beats several launches of steps.
 constexpr int64_t kPromptRows = 33;
 static_assert(kPromptRows > kDecodeRows);
-constexpr int64_t kMaxClusterRows =
-    32;                       // with more rows than this, one block per row of mixed/prepare.cu fills the GPU
+// With more rows than this, one block per row of mixed/prepare.cu fills the GPU.
+constexpr int64_t kMaxClusterRows = 32;
 constexpr int kMaxRanks = 8;  // most blocks of a row
 // Least rows of a call that is cut into one product for each group of lengths; a call with fewer rows is one product at
 // the longest length.

@@ -71,7 +71,7 @@ TEST(ExpertPlan, RowsThatDependOnOthersAreSorted) {
   EXPECT_EQ(PlanExperts(test::H200(), mixed, GateUp(1), {.observed = true}).route, LinearRoute::kExpertSorted);
 }
 
-// Of settings that mixed linears take by many routes, experts have two.
+// Experts take by two routes the settings that mixed linears take by many.
 TEST(ExpertPlan, NamesOfRoutesSayWhy) {
   std::map<std::string, std::string> texts;
   for (const test::LinearCase& c : test::LinearCases()) {
