@@ -9,7 +9,7 @@
 namespace stoch {
 
 enum class RouterRoute : uint8_t {
-  kFusedBlock,  // norm, product and choice of one row in one kernel; a block chooses
+  kFusedBlock,  // norm, product and choice of one row in one kernel; a block chooses, and posts (Handover::kWords)
   kFusedWarp,   // norm, product and choice of a few rows in one kernel; one warp per row chooses
   kRows,        // softmax and choice only; one warp per row, which it holds in registers
   kLongRows,    // as kRows for any number of experts; the logits are read again for every choice

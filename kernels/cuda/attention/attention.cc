@@ -143,7 +143,7 @@ WindowScales QuantizeWindow(const Job& job, Scratch& scratch, const ScOperands& 
 // Returns the words of q, k and v of a one-row pass if the plan polls them and the previous kernels post all three, q
 // as a row that no other GPU shares; else posted.q is null.
 PostedHeads PollHeads(const Job& job) {
-  if (job.plan.handover != AttentionHandover::kWords) return {};
+  if (job.plan.handover != Handover::kWords) return {};
   const RowChannel& rows = job.ctx.row_channel();
   const int64_t kv_count = int64_t{job.args.kv.num_kv_heads} * job.args.kv.head_dim;
   const PolledRow q = rows.Poll(job.args.q, OutputsOf(job.args));
@@ -352,7 +352,7 @@ void LaunchAttention(DeviceContext& ctx, const AttentionCall& call) {
   const Job job = MakeJob(ctx, call);
   ctx.posts_rows = false;
   const HeadNorm norm = NormHeads(job);
-  ctx.posts_rows = job.plan.handover == AttentionHandover::kWords;
+  ctx.posts_rows = job.plan.handover == Handover::kWords;
   switch (job.plan.short_rows) {
     case AttentionRoute::kScFreshRows:
     case AttentionRoute::kScRows:

@@ -158,7 +158,7 @@ struct ScOperands {
   ScTables qk, av;
   QueryCodes q;         // codes of the queries; words null: the attention kernel rotates, quantizes and appends
   HeadNorm norm;        // RMSNorm of the heads; requires q.words null and head_dim a multiple of 64
-  PostedHeads posted;   // only with AttentionHandover::kWords; if posted.q is set, q.words is null
+  PostedHeads posted;   // only with Handover::kWords; if posted.q is set, q.words is null
   PostPeers peers;      // peer GPUs that also receive posted.out
   WindowScales window;  // scales of the modes kPerHead and kPerRow
 };

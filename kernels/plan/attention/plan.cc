@@ -110,12 +110,12 @@ AttentionNorm NormOf(const AttentionShape& shape, const AttentionPass& pass, Att
 
 // Words are handed over only in a pass of one row. If its output is not wanted (count 0), a separate kernel appends the
 // row; if a separate kernel normalizes the heads, they are in memory.
-AttentionHandover HandoverOf(const AttentionPass& pass, const AttentionPlan& plan) {
+Handover HandoverOf(const AttentionPass& pass, const AttentionPlan& plan) {
   if (pass.rows != 1 || plan.count == 0 || plan.norm == AttentionNorm::kOwnKernel || pass.use == AttentionUse::kRing) {
-    return AttentionHandover::kMemory;
+    return Handover::kMemory;
   }
-  if (plan.short_rows == AttentionRoute::kScFreshRows) return AttentionHandover::kWords;
-  return IsResident(plan.split.kernel) ? AttentionHandover::kWords : AttentionHandover::kMemory;
+  if (plan.short_rows == AttentionRoute::kScFreshRows) return Handover::kWords;
+  return IsResident(plan.split.kernel) ? Handover::kWords : Handover::kMemory;
 }
 
 // Sets how the short rows are cut, and the shared memory of their kernels.

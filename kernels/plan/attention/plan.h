@@ -15,6 +15,7 @@
 #include "kernels/plan/attention/split.h"
 #include "kernels/plan/attention/tiles.h"
 #include "kernels/plan/gpu_traits.h"
+#include "kernels/plan/handover.h"
 
 namespace stoch {
 
@@ -51,13 +52,6 @@ enum class AttentionNorm : uint8_t {
   kRowKernel,  // the row kernel of attention does it
   kOwnKernel,  // a kernel of families/heads.cu does it, before all others
 };
-// How q, k and v of a pass reach attention, and how its output leaves.
-enum class AttentionHandover : uint8_t {
-  kMemory,  // in memory, complete at the end of the previous kernel
-  // Word by word, if the previous kernel posts them (handover/row_channel.h): attention polls them and posts its
-  // output.
-  kWords,
-};
 // Rows for which attention is computed after all rows of a pass are appended: all, or those whose outputs are wanted.
 enum class AttentionRows : uint8_t { kAll, kOutputs };
 
@@ -74,7 +68,7 @@ struct AttentionPlan {
   AttentionRoute long_rows = AttentionRoute::kExactRows;
   AttentionRoute short_rows = AttentionRoute::kExactRows;  // route of all other rows
   AttentionNorm norm = AttentionNorm::kNobody;
-  AttentionHandover handover = AttentionHandover::kMemory;
+  Handover handover = Handover::kMemory;  // how q, k and v arrive and the output leaves
   AttentionRows attended = AttentionRows::kAll;
   int64_t count = 0;                // rows that take short_rows
   int64_t max_length = 0;           // longest context of these rows

@@ -144,6 +144,11 @@ bool CanCombine(const ExpertPlan& plan, const ExpertShape& shape, int64_t top_k)
          top_k <= kMaxCombinedSlots && plan.rows_at_once >= top_k;
 }
 
+Handover CombinedHandover(const ExpertPlan& plan, const ExpertShape& shape, int64_t top_k) {
+  const bool is_one_row = CanCombine(plan, shape, top_k) && shape.rows == top_k;
+  return is_one_row ? Handover::kWords : Handover::kMemory;
+}
+
 std::string ExpertRouteText(const GpuTraits& gpu, const LinearSpec& spec, const ExpertShape& shape) {
   const LinearRoute route = PlanExperts(gpu, MakeLinearOperand(spec, shape.in_features), shape).route;
   const bool is_plain = route == LinearRoute::kExpertGeneric || route == LinearRoute::kExpertSorted;

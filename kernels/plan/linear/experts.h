@@ -9,6 +9,7 @@
 #include <string>
 
 #include "kernels/plan/gpu_traits.h"
+#include "kernels/plan/handover.h"
 #include "kernels/plan/linear/plan.h"
 #include "kernels/plan/sc_dims.h"
 #include "kernels/plan/sc_traits.h"
@@ -43,6 +44,8 @@ ExpertLookupPlan PlanExpertLookup(const GpuTraits& gpu, const ScDims& dims, cons
 // own row of x, and a launch takes all top_k slots of a token.
 bool CanCombine(const ExpertPlan& plan, const ExpertShape& shape, int64_t top_k);
 inline constexpr int64_t kMaxCombinedSlots = 32;
+// How the sums of such a launch leave: by words if the slots of the call are those of one token.
+Handover CombinedHandover(const ExpertPlan& plan, const ExpertShape& shape, int64_t top_k);
 
 // Names for users the route of experts with this specification: "expert-lookup", "rows by expert, because smooth".
 std::string ExpertRouteText(const GpuTraits& gpu, const LinearSpec& spec, const ExpertShape& shape);

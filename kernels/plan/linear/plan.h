@@ -12,6 +12,7 @@
 #include "kernels/calls.h"
 #include "kernels/plan/bit_products.h"
 #include "kernels/plan/gpu_traits.h"
+#include "kernels/plan/handover.h"
 #include "kernels/plan/linear/mixed_traits.h"
 #include "kernels/plan/linear/route.h"
 #include "kernels/plan/sc_traits.h"
@@ -76,6 +77,8 @@ struct BatchShares {
 struct LinearPlan {
   LinearRoute route = LinearRoute::kScGeneric;
   ScQuantizer quantizer = ScQuantizer::kByRow;
+  // How x arrives and the outputs leave.
+  Handover handover = Handover::kMemory;
   int tile_tokens = 0;  // rows of x of a launch or of a tile; 0: x is not cut
   int stages = 0;       // stages of the ring; kScFew, kScTable: pairs of weight tiles that are loaded ahead
   TileForm tile_form = TileForm::kStreams;

@@ -60,6 +60,7 @@ LinearPlan PlanDecode(const GpuTraits& gpu, const LinearShape& shape, const ScDi
   if (fused) plan.quantizer = ScQuantizer::kKernel;
   plan.tile_tokens = shape.tokens <= 2 ? static_cast<int>(shape.tokens) : shape.tokens <= 4 ? 4 : 8;
   plan.static_bytes = mixed ? kDecodeMixedStaticBytes : 0;
+  if (fused && !mixed && shape.tokens == 1) plan.handover = Handover::kWords;
   // Tokens that do not fit one launch take two, over the same weights.
   if (!Fits(gpu, plan.tile_tokens * kDecodeStageBytes, plan.static_bytes)) plan.tile_tokens = 4;
   const int64_t row_blocks = Groups(shape, kTileRows);

@@ -200,7 +200,7 @@ TEST(AttentionLayers, NormsByTables) {
   EXPECT_EQ(PlanAttention(gpu, shape, {8, 8, 512}, pass).norm, AttentionNorm::kRowKernel);
   pass.has_norm_table = true;
   EXPECT_EQ(PlanAttention(gpu, shape, {8, 8, 512}, pass).norm, AttentionNorm::kOwnKernel);
-  EXPECT_EQ(PlanAttention(gpu, shape, {8, 8, 512}, pass).handover, AttentionHandover::kMemory);
+  EXPECT_EQ(PlanAttention(gpu, shape, {8, 8, 512}, pass).handover, Handover::kMemory);
 }
 
 // The streams of K and V are those of the longest, or of the next length that wide tiles have.

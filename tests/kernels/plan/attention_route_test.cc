@@ -288,8 +288,8 @@ TEST(AttentionRoute, HandedOverByWords) {
   const auto handover = [&](const AttentionShape& shape, const AttentionPass& pass) {
     return Plan(gpu, shape, pass).handover;
   };
-  constexpr AttentionHandover kWords = AttentionHandover::kWords;
-  constexpr AttentionHandover kMemory = AttentionHandover::kMemory;
+  constexpr Handover kWords = Handover::kWords;
+  constexpr Handover kMemory = Handover::kMemory;
   for (const int64_t length : {1, 256, 257, 10241, 131072}) {
     EXPECT_EQ(handover(Llama(), AttentionPass::Rows(1, length)), kWords) << length;
     EXPECT_EQ(handover(Llama(), AttentionPass::Rows(2, length)), kMemory) << length;

@@ -122,6 +122,16 @@ TEST(ExpertPlan, SlotsOfARowAreCombinedInTheLookup) {
   EXPECT_FALSE(CanCombine(few, Down(1), 8));
 }
 
+TEST(ExpertPlan, OneCombinedRowIsHandedOverByWords) {
+  const auto handover = [&](const ExpertShape& shape, int64_t top_k) {
+    return CombinedHandover(PlanExperts(test::H200(), TraitsFor(128, 128), shape), shape, top_k);
+  };
+  EXPECT_EQ(handover(Down(1), 8), Handover::kWords);
+  EXPECT_EQ(handover(Down(1), 4), Handover::kMemory);  // two rows of four slots
+  EXPECT_EQ(handover(Down(2), 8), Handover::kMemory);
+  EXPECT_EQ(handover(GateUp(1), 8), Handover::kMemory);
+}
+
 // However slots are spread, their tiles are planned: none holds slots of two experts.
 TEST(ExpertPlan, TilesHoldEverySpread) {
   const ExpertPlan plan = PlanExperts(test::H200(), TraitsFor(128, 128), GateUp(2048));

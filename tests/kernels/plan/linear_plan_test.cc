@@ -217,6 +217,17 @@ TEST(ScLinearPlan, AnH200RunsFullLength) {
                 {2048, LinearRoute::kScPrompt, 192, 4, 0, 0, 0, 230656}});
 }
 
+TEST(ScLinearPlan, OneRowIsHandedOverByWords) {
+  const std::vector<int64_t> outs = {4096};
+  const auto handover = [&](const char* config, int64_t tokens) {
+    return PlanScLinear(test::H200(), TraitsFor(config), {tokens, 4096, outs}).handover;
+  };
+  EXPECT_EQ(handover("halve=1,chunk_d=128", 1), Handover::kWords);
+  EXPECT_EQ(handover("halve=1,chunk_d=128", 2), Handover::kMemory);
+  EXPECT_EQ(handover("halve=1,chunk_d=128,group_a=2", 1), Handover::kMemory);  // another kernel quantizes
+  EXPECT_EQ(handover("halve=1,chunk_d=0", 1), Handover::kMemory);              // not kScDecode
+}
+
 TEST(ScLinearPlan, SmallSharedMemoryTakesSmallTables) {
   const ScTraits sc = TraitsFor("halve=1,chunk_d=128");
   const GpuTraits rtx = test::TraitsOf(89, 128, 99, 89);

@@ -382,7 +382,7 @@ void LaunchFilled(DeviceContext& ctx, const LinearPlan& plan, Args& args, bool f
                       : plan.tile_tokens == 4 ? LaunchTokens<4, Args>
                                               : LaunchTokens<8, Args>;
   if constexpr (std::is_same_v<Args, DecodeArgs>) {
-    const bool posts = plan.tile_tokens == 1 && fused;
+    const bool posts = plan.handover == Handover::kWords;
     const PolledOperands polled = posts ? Poll(ctx.row_channel(), args) : PolledOperands{};
     ctx.row_channel().Post(posts ? OutputsOf(args, count) : RowOutputs{}, ctx.posts_rows, polled.x,
                            [&](const RowPost& post, const PostPeers& peers) {

@@ -479,10 +479,8 @@ void LaunchScExpertLookup(DeviceContext& ctx, const ExpertPlan& plan, const Expe
     }
     args.posted_chosen =
         shape.rows == 1 && args.x_settled ? ctx.row_channel().Poll(chosen, shape.row_slots).words : nullptr;
-    // If all slots combine to one output row, that row is posted for the next call.
-    const bool is_one = combine.top_k > 0 && shape.rows == combine.top_k && rows == shape.rows;
     RowOutputs outputs;
-    if (is_one) {
+    if (combine.top_k > 0 && CombinedHandover(plan, shape, combine.top_k) == Handover::kWords) {
       outputs.words = shape.out_features;
       outputs.Add({combine.out, shape.out_features, 0});
     }
