@@ -79,6 +79,13 @@ struct AdmittedRow {
     for (int i = 0; i < count; ++i) times += Admits(i, t) ? 1 : 0;
     return times;
   }
+  // Whether a pair before `pair` admits position t.
+  __device__ __forceinline__ bool IsTaken(int pair, int t) const {
+    for (int i = 0; i < pair; ++i) {
+      if (Admits(i, t)) return true;
+    }
+    return false;
+  }
 };
 #endif
 

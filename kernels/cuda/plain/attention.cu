@@ -7,6 +7,7 @@
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/plain/attention_append.h"
 #include "kernels/cuda/plain/attention_row.cuh"
+#include "kernels/cuda/runtime/launch.h"
 #include "kernels/plan/attention/ring.h"
 
 namespace stoch::cuda {
@@ -16,12 +17,15 @@ namespace {
 // Computes the attention output of one row and query head, or in Phase::kMetrics only the metric of its probabilities.
 // One block per (query head, row). kHardware: the product may have faults, adders made of gates or narrow registers.
 template <bool kHardware>
-__global__ void __launch_bounds__(kThreads) PlainRowKernel(const __grid_constant__ RowArgs args) {
+__global__ void __launch_bounds__(kThreads, kHardware ? 2 : 4) PlainRowKernel(const __grid_constant__ RowArgs args) {
   __shared__ __align__(16) float shared[kRowLanes];
   __shared__ int32_t sums[kThreads];
-  __shared__ uint8_t q[kMaxHeadDim];
+  __shared__ __align__(4) uint8_t q[kMaxHeadDim];
+  __shared__ __align__(16) float near[kNearScores];
   __shared__ AdmittedRow admitted;
-  const Row r(args, admitted);
+  StartNext();
+  WaitForPrevious();
+  const Row r(args, admitted, near);
   for (int d = static_cast<int>(threadIdx.x); d < r.kv.head_dim; d += kThreads) {
     q[d] = args.q_codes[r.vector * r.kv.head_dim + d];
   }
@@ -57,7 +61,7 @@ class RowBatches {
     at_once_ = MixedRowsAtOnce(shape, limits);
     stride_ = limits.max_context;
     scores_ = scratch.Take<float>(at_once_ * args.num_heads * stride_);
-    const int64_t span = LongestSegment(pairs) + kRowLanes;
+    const int64_t span = (LongestSegment(pairs) / kRowLanes + 2) * kRowLanes;
     if (pairs.count == 0 || span >= stride_) return;
     at_once_ = std::min<int64_t>(at_once_ * stride_ / span, kGridRows);
     stride_ = span;
@@ -129,8 +133,7 @@ void LaunchPlainAttention(DeviceContext& ctx, const AttentionArgs& args, const A
     row_args.phase = phase;
     batches.ForEach(row_args, [&](const RowArgs& batch, unsigned rows) {
       const dim3 grid(static_cast<unsigned>(args.num_heads), rows);
-      row_kernel<<<grid, kThreads, 0, ctx.stream>>>(batch);
-      STOCH_CUDA_LAUNCH("PlainRowKernel");
+      LaunchOverlapped(ctx, row_kernel, grid, dim3(kThreads), 0, batch);
     });
   };
   if (av.alone()) {

@@ -17,7 +17,10 @@ namespace stoch::cuda::plain_attention {
 
 inline constexpr int kThreads = kRowLanes;
 inline constexpr int kMaxHeadDim = 256;
-// Replaces the code of p where dilated attention skips the position.
+inline constexpr int kNearScores = 1024;  // positions of a row whose scores fit in shared memory
+// Where dilated attention skips a position: its probability and weight, and what replaces its code. The weight of any
+// other position is at least +0.0f.
+inline constexpr float kSkipped = -0.0f;
 inline constexpr uint32_t kNotAdmitted = 0xffffffffu;
 inline constexpr int64_t kIntChunk = 128;  // positions of p v that share a scale in integers and in E4M3
 
@@ -44,18 +47,26 @@ struct RowArgs {
   uint8_t* p_slots = nullptr;
   // [rows][num_heads] metrics of the probabilities, by which a rule picks stream lengths; written in kMetrics.
   float* p_metrics = nullptr;
-  // [rows of the launch][num_heads][stride], from position Row::begin on: scores, then probabilities, then codes.
+  // [rows of the launch][num_heads][stride], from position Row::begin on: scores, then probabilities, weights, codes.
   float* scores = nullptr;
-  int64_t stride = 0;
+  int64_t stride = 0;  // a multiple of 4
   int32_t first_row = 0;
 };
 
+// The counts of a table, in 16 or 32 bits each.
+template <typename Count>
+__device__ inline const Count* CountsOf(const LengthTable& table) {
+  if constexpr (sizeof(Count) == sizeof(int16_t)) return table.counts16;
+  return reinterpret_cast<const Count*>(table.counts32);
+}
+
 // The count of codes a and b in dimension (in p v: position) dim, with the product's sign.
-__device__ inline int32_t SignedCount(const LengthView& view, const LengthTable& table, int64_t dim, int a, int b) {
+template <typename Count>
+__device__ inline int32_t SignedCount(const LengthView& view, const LengthTable& table, int dim, int a, int b) {
   const bool sign_magnitude = view.code == ScCode::kSignMagnitude;
   const int level_mask = sign_magnitude ? 0x7f : 0xff;
-  const int64_t at = ((dim & table.mask_bits) * view.levels + (a & level_mask)) * view.levels + (b & level_mask);
-  const int32_t count = view.wide ? table.counts32[at] : table.counts16[at];
+  const int at = ((dim & table.mask_bits) * view.levels + (a & level_mask)) * view.levels + (b & level_mask);
+  const auto count = static_cast<int32_t>(CountsOf<Count>(table)[at]);
   return sign_magnitude && ((a ^ b) & 0x80) != 0 ? -count : count;
 }
 
@@ -85,7 +96,8 @@ class PlainSum {
     }
     ++dims_;
     if (hardware_.gates.steps != nullptr) return gates_.Add(dim % hardware_.gates.masks, a, b);
-    part_ += SignedCount(view_, table_, dim, a, b);
+    part_ += view_.wide ? SignedCount<int32_t>(view_, table_, static_cast<int>(dim), a, b)
+                        : SignedCount<int16_t>(view_, table_, static_cast<int>(dim), a, b);
     if (hardware_.accumulator.acc_group == 0 || --left_ > 0) return;
     Clamp();
   }
@@ -139,7 +151,8 @@ struct Row {
   // The row's number that faults are drawn by.
   uint64_t fault_row;
 
-  __device__ Row(const RowArgs& row_args, AdmittedRow& admitted_row)
+  // near: [kNearScores] shared memory, which replaces RowArgs::scores if all positions fit.
+  __device__ Row(const RowArgs& row_args, AdmittedRow& admitted_row, float* near)
       : args(row_args), a(row_args.attention), kv(row_args.attention.kv), admitted(admitted_row) {
     row = args.first_row + static_cast<int32_t>(blockIdx.y);
     head = static_cast<int32_t>(blockIdx.x);
@@ -151,20 +164,15 @@ struct Row {
     scores = args.scores + (static_cast<int64_t>(blockIdx.y) * a.num_heads + head) * args.stride;
     vector = static_cast<int64_t>(row) * a.num_heads + head;
     fault_row = FaultRow(a.pass.sequences[info.sequence].number, info.position);
-    if (args.pairs.count == 0) return;
-    admitted.Find(args.pairs, head, info.position, first_seen);
-    __syncthreads();
-    begin = min(admitted.Begin(), info.position) / kRowLanes * kRowLanes;
-    scores -= begin;
+    if (args.pairs.count > 0) {
+      admitted.Find(args.pairs, head, info.position, first_seen);
+      __syncthreads();
+      begin = min(admitted.Begin(), info.position) / kRowLanes * kRowLanes;
+    }
+    scores = (visible - begin <= kNearScores ? near : scores) - begin;
   }
   __device__ int32_t page(int64_t t) const { return pages[t >> kv.page_shift]; }
   __device__ int slot(int64_t t) const { return static_cast<int>(t) & (kv.page_tokens - 1); }
-  // How often position t counts in the softmax: 0 before the window, else 1, or in dilated attention the number of
-  // pairs that admit t.
-  __device__ int Times(int64_t t) const {
-    if (t < first_seen) return 0;
-    return args.pairs.count == 0 ? 1 : admitted.Times(static_cast<int>(t));
-  }
   __device__ float* out() const { return a.out + row * a.out_stride + static_cast<int64_t>(head) * kv.head_dim; }
   // Key of the random numbers of this row and head for one kind of fault.
   __device__ uint64_t KeyOf(uint64_t seed, FaultKind kind, uint64_t site) const {
@@ -181,6 +189,10 @@ struct Row {
     return hardware.activation.ReadCode(code, KeyOf(hardware.seed, FaultKind::kActivation, args.av_site),
                                         static_cast<uint64_t>(t), &level);
   }
+  // The codes of dimensions 4 i to 4 i + 3 of the key at position t.
+  __device__ uint32_t key(int32_t page, int64_t t, int i) const {
+    return kv.k_words[kv.KWord(page, kv_head, i, slot(t))];
+  }
   // The code of dimension dim of the value at position t.
   __device__ int value(int64_t t, int dim) const {
     const auto* v = reinterpret_cast<const uint8_t*>(kv.v_words);
@@ -190,31 +202,54 @@ struct Row {
   // pages from the first admitted position on have scales.
   __device__ float weight(int64_t t) const {
     const float p = scores[t];
-    return p == 0.0f ? 0.0f : p * kv.v_scales[kv.Scale(page(t), kv_head, slot(t))];
+    return p == 0.0f ? p : p * kv.v_scales[kv.Scale(page(t), kv_head, slot(t))];
   }
 };
 
-// The accumulator of the products of q and the key at position t. q: codes [head_dim]. kHardware: the product may
-// have faults, adders made of gates or a narrow register.
-template <bool kHardware>
-__device__ inline int32_t Product(const Row& r, const LengthTable& table, const uint8_t* q, int32_t page, int64_t t) {
-  const auto for_dims = [&](const auto& add) {
-    for (int d = 0; d < r.kv.head_dim; d += 4) {
-      const uint32_t word = r.kv.k_words[r.kv.KWord(page, r.kv_head, d / 4, r.slot(t))];
+// Words of codes that a thread loads before it looks the first one up.
+constexpr int kWordsInFlight = 8;
+
+// Byte i of a word of four codes.
+__device__ inline int CodeOf(uint32_t word, int i) { return static_cast<int>(word >> 8 * i & 0xff); }
+
+// The sum of the counts of q and the key at position t. q: codes [head_dim], 4-byte aligned.
+template <typename Count>
+__device__ inline int32_t SumKey(const Row& r, const LengthTable& table, const uint8_t* q, int32_t page, int64_t t) {
+  const int words = r.kv.head_dim / 4;
+  const auto* q_words = reinterpret_cast<const uint32_t*>(q);
+  int32_t acc = 0;
+  const auto add = [&](int i, uint32_t word) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) add(d + i, static_cast<int>(word >> 8 * i & 0xff));
+    for (int j = 0; j < 4; ++j) {
+      acc += SignedCount<Count>(r.args.qk, table, 4 * i + j, CodeOf(q_words[i], j), CodeOf(word, j));
     }
   };
+  int first = 0;
+  for (; first + kWordsInFlight <= words; first += kWordsInFlight) {
+    uint32_t word[kWordsInFlight];
+#pragma unroll
+    for (int i = 0; i < kWordsInFlight; ++i) word[i] = r.key(page, t, first + i);
+#pragma unroll
+    for (int i = 0; i < kWordsInFlight; ++i) add(first + i, word[i]);
+  }
+  for (; first < words; ++first) add(first, r.key(page, t, first));
+  return acc;
+}
+
+// The accumulator of the products of q and the key at position t. kHardware: the product may have faults, adders made
+// of gates or a narrow register.
+template <bool kHardware>
+__device__ inline int32_t Product(const Row& r, const LengthTable& table, const uint8_t* q, int32_t page, int64_t t) {
   if constexpr (kHardware) {
     if (r.args.qk_hardware.finishes) {
       PlainSum sum(r.args.qk, table, r.args.qk_hardware, 0);
-      for_dims([&](int d, int code) { sum.Add(d, q[d], code); });
+      for (int d = 0; d < r.kv.head_dim; ++d) {
+        sum.Add(d, q[d], CodeOf(r.key(page, t, d / 4), d % 4));
+      }
       return sum.Finish(r.KeysOf(r.args.qk_hardware, r.args.qk_site), FaultColumn(0, t));
     }
   }
-  int32_t acc = 0;
-  for_dims([&](int d, int code) { acc += SignedCount(r.args.qk, table, d, q[d], code); });
-  return acc;
+  return r.args.qk.wide ? SumKey<int32_t>(r, table, q, page, t) : SumKey<int16_t>(r, table, q, page, t);
 }
 
 // Returns the score q k at position t in a number format (E4M3 or MXINT8), scaled to a real number.
@@ -227,7 +262,7 @@ __device__ inline float FormatScore(const Row& r, const uint8_t* q, int32_t page
   for (int c = 0; c < blocks; ++c) {
     FormatSum sum(r.args.qk.arith);
     for (int d = c * size; d < min((c + 1) * size, r.kv.head_dim); d += 4) {
-      const uint32_t word = r.kv.k_words[r.kv.KWord(page, r.kv_head, d / 4, r.slot(t))];
+      const uint32_t word = r.key(page, t, d / 4);
 #pragma unroll
       for (int i = 0; i < 4; ++i) sum.Add(q[d + i], static_cast<uint8_t>(word >> 8 * i));
     }
@@ -242,29 +277,42 @@ __device__ inline void Score(const Row& r, const uint8_t* q) {
   const LengthTable table = r.args.qk.tables[r.args.q_slots == nullptr ? 0 : r.args.q_slots[r.vector]];
   const bool is_format = IsNumberFormat(r.args.qk.arith);
   const float q_scale = r.args.q_scales[r.vector * r.kv.key_scales];
-  for (int64_t t = r.begin + threadIdx.x; t < r.visible; t += kThreads) {
-    float score = BitsToFloat(0xff800000u);
-    const bool sees = r.Times(t) > 0;
-    if (sees && is_format) {
+  const auto score_of = [&](int64_t t) {
+    float score = 0.0f;
+    if (is_format) {
       score = FormatScore(r, q, r.page(t), t) * r.a.inv_sqrt;
-    } else if (sees) {
+    } else {
       const int32_t page = r.page(t);
-      const int32_t acc = IsPruned(table) ? 0 : Product<kHardware>(r, table, q, page, t);
       const float k_scale = r.kv.k_scales[r.kv.Scale(page, r.kv_head, r.slot(t))];
+      const int32_t acc = IsPruned(table) ? 0 : Product<kHardware>(r, table, q, page, t);
       score = BipolarProduct(acc, table.gain, q_scale, k_scale) * r.a.inv_sqrt;
     }
-    if (r.a.score_cap > 0.0f && sees) score = SoftCap(score, r.a.score_cap);
-    r.scores[t] = score;
+    return r.a.score_cap > 0.0f ? SoftCap(score, r.a.score_cap) : score;
+  };
+  const bool is_dilated = r.args.pairs.count > 0;
+  for (int64_t t = r.begin + threadIdx.x; t < r.visible; t += kThreads) {
+    r.scores[t] = is_dilated || t < r.first_seen ? BitsToFloat(0xff800000u) : score_of(t);
+  }
+  if (!is_dilated) return;
+  __syncthreads();
+  for (int pair = 0; pair < r.admitted.count; ++pair) {
+    const int64_t step = r.admitted.dilation[pair];
+    for (int64_t t = r.admitted.first[pair] + threadIdx.x * step; t < r.visible; t += kThreads * step) {
+      if (!r.admitted.IsTaken(pair, static_cast<int>(t))) r.scores[t] = score_of(t);
+    }
   }
 }
 
-// Turns the scores into probabilities; false if the row sees no position.
+// Turns the scores into probabilities, kSkipped where dilated attention skips the position; false if the row sees no
+// position.
 __device__ inline bool Softmax(const Row& r, float* shared) {
   const float largest = BlockLargest(r.scores, r.begin, r.visible, shared);
   if (r.args.pairs.count > 0 && largest == BitsToFloat(0xff800000u)) return false;
   const float sum = BlockSoftmax(r.scores, r.begin, r.visible, largest, shared, [&](int t, float x) {
     const float e = r.args.exp.size > 0 ? r.args.exp.ExpAt(x) : Exp(x);
-    return r.args.pairs.count > 0 ? static_cast<float>(r.Times(t)) * e : e;
+    if (r.args.pairs.count == 0) return e;
+    const int times = r.admitted.Times(t);
+    return times == 0 ? kSkipped : static_cast<float>(times) * e + 0.0f;  // + 0.0f: an e of -0.0f is not kSkipped
   });
   if (threadIdx.x == 0 && !IsFinite(sum)) r.a.reporter.Report();
   __syncthreads();
@@ -284,6 +332,43 @@ __device__ inline int32_t FinishValues(const Row& r, const LengthTable& table, i
   return sum.Finish(r.KeysOf(hardware, r.args.av_site), FaultColumn(c, dim));
 }
 
+// The sum of the counts of p v in dimension dim over every `stride`-th group of four positions from `first` to `end`.
+// first: a multiple of 4.
+template <typename Count>
+__device__ inline int32_t SumValue(const Row& r, const LengthTable& table, int64_t first, int64_t end, int stride,
+                                   int dim) {
+  constexpr int kGroups = kWordsInFlight / 2;
+  int32_t acc = 0;
+  for (; first < end; first += kGroups * stride) {
+    alignas(16) uint32_t p[kGroups][4];
+    uint32_t word[kGroups];
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      const int64_t t = first + i * stride;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) p[i][j] = kNotAdmitted;
+      if (t < end) *reinterpret_cast<uint4*>(p[i]) = *reinterpret_cast<const uint4*>(r.scores + t);
+#pragma unroll
+      for (int j = 1; j < 4; ++j) p[i][j] = t + j < end ? p[i][j] : kNotAdmitted;
+      const bool is_admitted = (p[i][0] & p[i][1] & p[i][2] & p[i][3]) != kNotAdmitted;
+      word[i] = is_admitted ? r.kv.v_words[r.kv.VWord(r.page(t), r.kv_head, r.slot(t) / 4, dim)] : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        // Skipped positions are looked up too, and not added: without a branch all lookups are in flight together.
+        const bool skips = p[i][j] == kNotAdmitted;
+        const int code = skips ? 0 : static_cast<int>(p[i][j]);
+        const int at = static_cast<int>(first) + i * stride + j;
+        const int32_t count = SignedCount<Count>(r.args.av, table, at, code, CodeOf(word[i], j));
+        acc += skips ? 0 : count;
+      }
+    }
+  }
+  return acc;
+}
+
 // The sum of the counts of p v over positions [begin, end), whose codes of p are in `scores`. Threads below head_dim
 // return the sum of their dimension, other threads 0. sums: [kThreads] shared memory.
 __device__ inline int32_t SumValues(const Row& r, const LengthTable& table, int64_t begin, int64_t end, int32_t* sums) {
@@ -295,11 +380,8 @@ __device__ inline int32_t SumValues(const Row& r, const LengthTable& table, int6
   const int64_t from = max(begin, static_cast<int64_t>(r.first_seen) >> r.kv.page_shift << r.kv.page_shift);
   int32_t acc = 0;
   if (group < groups && !IsPruned(table)) {
-    for (int64_t t = from + group; t < end; t += groups) {
-      const uint32_t code = FloatToBits(r.scores[t]);
-      if (code == kNotAdmitted) continue;
-      acc += SignedCount(r.args.av, table, t, static_cast<int>(code), r.value(t, dim));
-    }
+    acc = r.args.av.wide ? SumValue<int32_t>(r, table, from + 4 * group, end, 4 * groups, dim)
+                         : SumValue<int16_t>(r, table, from + 4 * group, end, 4 * groups, dim);
   }
   __syncthreads();
   sums[threadIdx.x] = acc;
@@ -333,16 +415,19 @@ __device__ inline void Output(const Row& r, const LengthTable& table, float* sha
     const int64_t end = min(begin + chunk, static_cast<int64_t>(r.visible));
     float largest = 0.0f;
     for (int64_t t = begin + threadIdx.x; t < end; t += kThreads) {
-      largest = fmaxf(largest, BitsToFloat(FloatToBits(r.weight(t)) & 0x7fffffffu));
+      const float weight = r.weight(t);
+      r.scores[t] = weight;
+      largest = fmaxf(largest, BitsToFloat(FloatToBits(weight) & 0x7fffffffu));
     }
     Extremes e;
     e.max_abs_bits = FloatToBits(BlockMax(largest, shared));
     const PlainScope scope(params, r.args.av.arith, e);
     if (threadIdx.x == 0 && !scope.finite) r.a.reporter.Report();
     for (int64_t t = begin + threadIdx.x; t < end; t += kThreads) {
-      uint32_t code = scope.Code(params, r.weight(t));
+      const float weight = r.scores[t];
+      uint32_t code = scope.Code(params, weight);
       if constexpr (kHardware) code = r.ReadWeight(static_cast<uint8_t>(code), t);
-      if (r.args.pairs.count > 0 && r.Times(t) == 0) code = kNotAdmitted;
+      if (r.args.pairs.count > 0 && FloatToBits(weight) == FloatToBits(kSkipped)) code = kNotAdmitted;
       r.scores[t] = BitsToFloat(code);
     }
     __syncthreads();

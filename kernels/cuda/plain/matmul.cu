@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "kernels/call_check.h"
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/plain/matmul.h"
@@ -9,7 +11,7 @@
 namespace stoch::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int64_t kMaxBatch = 65535;  // products of a launch
 
 // Sets output element i to 0, for products without dimensions.
 struct ZeroWriter {
@@ -53,14 +55,17 @@ void LaunchScMatmul(DeviceContext& ctx, const TensorView& a, const TensorView& b
   const HardwareTablesPtr hardware = MakeHardwareTables(ctx.device, op, qa.dims.chunk_d);
   PlainProduct product = MakePlainProduct(ctx, op);
   if (hardware != nullptr) product.hardware = hardware->view();
+  const HardwareView& view = product.hardware;
   for (int64_t batch = 0; batch < left.batch; ++batch) {
-    const HardwareView& view = product.hardware;
     ReadFaulty(ctx, qa, batch, view.activation, view.seed, FaultKind::kActivation);
     ReadFaulty(ctx, qb, batch, view.weight, view.seed, FaultKind::kWeight);
-    product.a = qa.activations(batch);
-    product.w = qb.weight(batch);
-    product.out = {result.data + batch * result.batch_step, result.row_step, result.col_step, false};
-    product.site.first_row = static_cast<uint64_t>(batch * left.rows);
+  }
+  for (int64_t first = 0; first < left.batch; first += kMaxBatch) {
+    product.a = qa.activations(first);
+    product.w = qb.weight(first);
+    product.out = {result.data + first * result.batch_step, result.row_step, result.col_step, false};
+    product.batch = {std::min(left.batch - first, kMaxBatch), qa.padded_rows, qb.padded_rows, result.batch_step};
+    product.site.first_row = static_cast<uint64_t>(first * left.rows);
     LaunchPlainProduct(ctx, product);
   }
   // The kernels must end before `hardware` frees its tables.

@@ -29,6 +29,16 @@ __device__ const Count* CountsOf(const LengthTable& table) {
   return reinterpret_cast<const Count*>(table.counts32);
 }
 
+// The matrix of an operand that begins `rows` rows after the one of `view`.
+template <typename View>
+__device__ View MatrixAt(View view, int64_t rows) {
+  view.codes += rows * view.dims.padded;
+  view.scales += rows * view.dims.chunks;
+  view.zeros += rows;
+  view.sums += rows;
+  return view;
+}
+
 // The operands of one thread: row n of a (activations) and row m of w (weights).
 struct Operands {
   const uint8_t* a = nullptr;  // codes of row n of a
@@ -85,20 +95,23 @@ __device__ ChunkSum SumCounts(const PlainProduct& args, const Operands& operands
       const uint4 words =
           *reinterpret_cast<const uint4*>(operands.w.codes + operands.w.code_offset(operands.m, begin + first + j));
       const auto* codes = reinterpret_cast<const uint8_t*>(&words);
+      const auto count_of = [&](int k) {  // with the product's sign
+        const int d = first + j + k;
+        const auto* row = kStaged ? stage + (j + k) * levels : counts_of(d);
+        const auto entry = static_cast<int32_t>(row[codes[k] & level_mask]);
+        return ((codes[k] ^ a[d]) & sign_mask) != 0 ? -entry : entry;
+      };
+      if (!kHardware && j + kTileDims <= some) {
+#pragma unroll
+        for (int k = 0; k < kTileDims; ++k) part += count_of(k);
+        continue;
+      }
 #pragma unroll
       for (int k = 0; k < kTileDims; ++k) {
         if (j + k >= some) break;
-        const int code = codes[k];
-        const int d = first + j + k;
-        int32_t entry = 0;
-        if constexpr (kStaged) {
-          entry = static_cast<int32_t>(stage[(j + k) * levels + (code & level_mask)]);
-        } else {
-          entry = static_cast<int32_t>(counts_of(d)[code & level_mask]);
-        }
-        part += ((code ^ a[d]) & sign_mask) != 0 ? -entry : entry;
+        part += count_of(k);
         if constexpr (kHardware) {
-          if (wants_negatives && operands.SignsDiffer(a[d], code, args.lengths.q_max)) ++sum.negatives;
+          if (wants_negatives && operands.SignsDiffer(a[first + j + k], codes[k], args.lengths.q_max)) ++sum.negatives;
           if (group == 0 || --left > 0) continue;
           sum.acc = accumulator.Clamp(sum.acc + part);
           part = 0;
@@ -138,7 +151,7 @@ __device__ int32_t Finish(const PlainProduct& args, const Operands& operands, co
 __device__ void Store(const PlainProduct& args, int64_t slot, int64_t rows, int64_t m, float y) {
   if (args.addend != nullptr) y = y + args.addend[slot * rows + m];
   const int64_t row = args.out.order == nullptr ? slot : args.out.order[slot];
-  float* out = args.out.data + row * args.out.row_stride + m * args.out.col_stride;
+  float* out = args.out.data + blockIdx.z * args.batch.out_step + row * args.out.row_stride + m * args.out.col_stride;
   *out = args.out.add ? *out + y : y;
 }
 
@@ -148,14 +161,16 @@ __global__ void __launch_bounds__(kThreads)
     FormatProductKernel(const __grid_constant__ PlainProduct args, int64_t first_row) {
   const int64_t slot = first_row + blockIdx.y;
   const int64_t n = slot / args.row_slots;
-  const ScWeightView w = args.experts == nullptr ? args.w : args.experts[args.chosen[slot]];
+  const ScActivationView x = MatrixAt(args.a, blockIdx.z * args.batch.a_rows);
+  const ScWeightView w =
+      args.experts == nullptr ? MatrixAt(args.w, blockIdx.z * args.batch.w_rows) : args.experts[args.chosen[slot]];
   const int64_t m = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (m >= w.rows) return;
   float y = 0.0f;
   for (int64_t c = 0; c < w.dims.chunks; ++c) {
     const int64_t begin = c * w.dims.chunk_stride;
     const auto dims = static_cast<int>(w.dims.chunk_dims(c));
-    const uint8_t* a = args.a.codes + n * args.a.dims.padded + begin;
+    const uint8_t* a = x.codes + n * x.dims.padded + begin;
     FormatSum sum(args.lengths.arith);
     for (int d = 0; d < dims; d += kTileDims) {
       const uint4 words = *reinterpret_cast<const uint4*>(w.codes + w.code_offset(m, begin + d));
@@ -165,7 +180,7 @@ __global__ void __launch_bounds__(kThreads)
         if (d + k < dims) sum.Add(a[d + k], codes[k]);
       }
     }
-    y = y + sum.Value(args.a.scales[c * args.a.tokens + n], w.scales[c * w.rows_padded + m]);
+    y = y + sum.Value(x.scales[c * x.tokens + n], w.scales[c * w.rows_padded + m]);
   }
   Store(args, slot, w.rows, m, y);
 }
@@ -181,9 +196,11 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t slot = first_row + blockIdx.y;
   const int64_t n = slot / args.row_slots;
   const int64_t expert = args.experts == nullptr ? 0 : args.chosen[slot];
-  const ScWeightView w = args.experts == nullptr ? args.w : args.experts[expert];
+  const ScActivationView a = MatrixAt(args.a, blockIdx.z * args.batch.a_rows);
+  const ScWeightView w =
+      args.experts == nullptr ? MatrixAt(args.w, blockIdx.z * args.batch.w_rows) : args.experts[expert];
   const int64_t own = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const Operands operands{args.a.codes + n * args.a.dims.padded, w,
+  const Operands operands{a.codes + n * a.dims.padded, w,
                           min(own, w.rows - 1),  // threads beyond the last row only help to stage
                           args.lengths.code == ScCode::kSignMagnitude};
   const int64_t m = operands.m;
@@ -199,14 +216,15 @@ __global__ void __launch_bounds__(kThreads)
       const ChunkSum sum = args.hardware.gates.steps != nullptr
                                ? SumGates(args, operands, c)
                                : SumCounts<Count, true, kStaged>(args, operands, table, c, stage);
-      acc = Finish(args, operands, table, sum, args.site.FaultRowOf(n), args.site.number + expert, c);
+      const uint64_t fault_row = args.site.FaultRowOf(n) + blockIdx.z * static_cast<uint64_t>(a.tokens);
+      acc = Finish(args, operands, table, sum, fault_row, args.site.number + expert, c);
     } else {
       acc = static_cast<int32_t>(SumCounts<Count, false, kStaged>(args, operands, table, c, stage).acc);
     }
-    const float scale_a = args.a.scales[c * args.a.tokens + n];
+    const float scale_a = a.scales[c * a.tokens + n];
     const float scale_b = w.scales[c * w.rows_padded + m];
     if (args.lengths.code == ScCode::kAsymmetric) {
-      y = UnipolarProduct(acc, table.gain, static_cast<int>(w.dims.dims), {scale_a, args.a.zeros[n], args.a.sums[n]},
+      y = UnipolarProduct(acc, table.gain, static_cast<int>(w.dims.dims), {scale_a, a.zeros[n], a.sums[n]},
                           {scale_b, w.zeros[m], w.sums[m]});
     } else {
       y = y + BipolarProduct(acc, table.gain, scale_a, scale_b);
@@ -228,7 +246,8 @@ void LaunchRows(DeviceContext& ctx, const PlainProduct& args, Kernel kernel, siz
   const auto blocks = static_cast<unsigned>((args.w.rows + kThreads - 1) / kThreads);
   for (int64_t first = 0; first < total; first += kMaxGridRows) {
     const auto rows = static_cast<unsigned>(std::min(total - first, kMaxGridRows));
-    kernel<<<dim3(blocks, rows), kThreads, shared_bytes, ctx.stream>>>(args, first);
+    const dim3 grid(blocks, rows, static_cast<unsigned>(args.batch.count));
+    kernel<<<grid, kThreads, shared_bytes, ctx.stream>>>(args, first);
     STOCH_CUDA_LAUNCH("PlainProductKernel");
   }
 }

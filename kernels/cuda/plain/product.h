@@ -24,6 +24,13 @@ struct PlainOutput {
   const int32_t* order = nullptr;  // [rows of out], in device memory; null: 0, 1, ...
 };
 
+// Products of one shape that a launch computes together: their matrices follow each other in memory.
+struct PlainBatch {
+  int64_t count = 1;               // at most 65535
+  int64_t a_rows = 0, w_rows = 0;  // rows from one matrix to the next, padding included
+  int64_t out_step = 0;            // floats of the output from one product to the next
+};
+
 // out[n][m] (+)= the sum over the chunks of row n of a times row m of w, plus addend[n][m] if there is one.
 // With experts, output row n is slot n: row n / row_slots of a times the matrix chosen[n] of `experts`, and faults are
 // drawn by the expert as the unit of the site.
@@ -37,6 +44,7 @@ struct PlainProduct {
   // Index of the stream length of each row of a, or of each (row, chunk).
   RowSlots slots;
   PlainOutput out;                // a.tokens * row_slots rows of w.rows outputs
+  PlainBatch batch;               // a, w and out are those of the first product; faults number rows through all
   const float* addend = nullptr;  // [rows of out][w.rows]; null: none
   // Matrices of the experts, all of the shape of w, in device memory; null: w is the only matrix.
   const ScWeightView* experts = nullptr;

@@ -116,6 +116,17 @@ TEST_F(CudaPlain, Products) {
   }
 }
 
+// One product more than a launch takes, with and without faults, which number rows through all products.
+TEST_F(CudaPlain, ProductsOfManyMatrices) {
+  constexpr int64_t kBatch = 65536;
+  for (const char* text : {"halve=1", "gate=xnor,halve=0,fault_weight=0.02,fault_activation=0.02,fault_product=0.01"}) {
+    const ScConfig config = With({}, text);
+    EXPECT_TRUE(test::SameBits(Product(*cpu_, config, {kBatch, 1, 4}, {kBatch, 2, 4}, false),
+                               Product(*cuda_, config, {kBatch, 1, 4}, {kBatch, 2, 4}, false)))
+        << text;
+  }
+}
+
 // A linear of a model: it has a site, rows of sequences, and channels of its own.
 std::vector<float> RunLinear(Backend& backend, const LinearSpec& spec, int64_t rows, bool sliced) {
   constexpr int64_t kCols = test::kMixedCols, kOut = 70;
