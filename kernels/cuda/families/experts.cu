@@ -87,7 +87,9 @@ struct Combiner {
   float* out = nullptr;
   int64_t out_stride = 0;
   int64_t cols = 0;
-  SiteReporter reporter;  // LaunchForEach calls Begin, as this is the op's only kernel
+  // Reports a NaN or an infinity with the number of its op. LaunchForEach also calls reporter.Begin() on the device,
+  // which stores that this op has begun: the op's first kernel has to, and this is its only one.
+  SiteReporter reporter;
 
   __device__ void operator()(int64_t i) const {
     const int64_t row = i / cols;

@@ -11,7 +11,7 @@
 namespace stoch::cuda {
 namespace {
 
-constexpr int64_t kTurns = 3;  // rows of memory_ that rotate, besides the row of a sequence's first kernel
+constexpr int64_t kTurns = 3;  // rows that the later kernels of a sequence post to in rotation; its first has row 0
 
 }  // namespace
 

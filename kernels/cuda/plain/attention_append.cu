@@ -153,8 +153,8 @@ __global__ void __launch_bounds__(kAppendWarps * 32) PlainAppendKernel(const __g
              [&](int i, float value) { return read(scope.Code(params, value), i); });
 }
 
-// Picks the slots (indices of stream lengths) of `rows` rows and all heads from their metrics; to the rule they are one
-// call.
+// Picks the slots (indices of stream lengths) of `rows` rows and all heads from their metrics. A rule that depends on
+// all rows of a call takes these rows and heads as one call (rules by fractions: the rows of each head as one).
 void DispatchRows(DeviceContext& ctx, const LengthView& view, int64_t heads, int64_t first_row, int64_t rows,
                   const float* metrics, float* extremes, uint8_t* slots) {
   if (view.scope != ScLengthScope::kFractions) {

@@ -18,8 +18,8 @@ namespace stoch::cuda::plain_attention {
 inline constexpr int kThreads = kRowLanes;
 inline constexpr int kMaxHeadDim = 256;
 inline constexpr int kNearScores = 1024;  // positions of a row whose scores fit in shared memory
-// Where dilated attention skips a position: its probability and weight, and what replaces its code. The weight of any
-// other position is at least +0.0f.
+// Marks of a position that dilated attention skips: kSkipped in place of its probability and weight, kNotAdmitted in
+// place of its code. No other position has them: its weight is never -0.0f.
 inline constexpr float kSkipped = -0.0f;
 inline constexpr uint32_t kNotAdmitted = 0xffffffffu;
 inline constexpr int64_t kIntChunk = 128;  // positions of p v that share a scale in integers and in E4M3

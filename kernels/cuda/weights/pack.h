@@ -37,8 +37,9 @@ void LaunchPackExact(DeviceContext& ctx, const WeightSlab& slab, const ExactWeig
 // Stores the rows of a slab in FixedWeightView order, and the scale of each row. Requires: to.dtype is the slab's type.
 void LaunchPackFixed(DeviceContext& ctx, const WeightSlab& slab, const FixedWeightView& to, int64_t* first_bad);
 
-// Fills to.screen (bytes and rests) from the weights and scales of all rows. Requires: the pointers in to.screen are
-// set.
+// Fills to.screen, the data for bounds of outputs, from the weights and scales of all rows: the high byte of each
+// integer, and for each row an upper bound of the norm of what is left of its integers without their high bytes
+// (`rests`). Requires: to.screen.bytes and to.screen.rests are set.
 void LaunchPackScreen(DeviceContext& ctx, const FixedWeightView& to);
 
 // Rounds the rows of a slab to halves. An infinity that results from rounding also counts as bad.

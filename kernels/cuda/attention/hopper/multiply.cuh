@@ -113,8 +113,10 @@ struct Consumer {
 };
 
 // Consumer of q k. A stage has the streams of kWideKeys keys in 16 dimensions: 4 kWords units of stream words, then two
-// units of the sign correction. kMixed: the codes of a row are ranks at its stream length, or levels if that length is
-// 128 (RankTable).
+// units with the int8 factors that make signed products of the products of bits (sc/tensor_core/operand.cuh explains
+// this correction of signs). kMixed: query rows have stream lengths of their own. The codes of a row of a shorter
+// length were replaced by ranks, the ones of their streams at that length (RankTable); those of a row of 128 cycles are
+// still levels, from which RanksOf computes the ranks.
 template <int kWords, bool kMixed>
 struct ScoreConsumer : Consumer<kWideKeys> {
   static constexpr int kStageBytes = (4 * kWords + 2) * kUnitBytes;

@@ -103,7 +103,8 @@ struct RowState {
   float largest[2];
 };
 
-// kMixed: the gains of a slot's 64 rows, in shared memory after the RowStates.
+// kMixed, where query rows have stream lengths of their own: the gain of each of a slot's 64 rows, which is the real
+// value of one count at the row's length, before the scales of q and k. In shared memory after the RowStates.
 using RowGains = float[kQueryTile];
 static_assert(kWideSlots * sizeof(RowGains) == kWideGainBytes);
 

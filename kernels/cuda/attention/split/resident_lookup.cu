@@ -47,8 +47,9 @@ struct alignas(128) Shared {
 };
 using Sums = int32_t[kScoreHeads][kLookupDim + 1];
 
-// Exponentials reach up to kOverTable bytes into the region of the scales. The sums of p v fit after the scales of V if
-// a block has at most kMostBesideSums positions.
+// In the softmax, the exponentials take the region of the count table and up to kOverTable bytes of the region after
+// it; the scales of V are in the rest of that region. The sums of p v fit at its end, after the scales of V, if a block
+// has at most kMostBesideSums positions.
 constexpr int kOverTable = 1024;
 constexpr int kMostBesideSums = (kSplitLookupScaleBytes - kOverTable - static_cast<int>(sizeof(Sums))) / 4;
 struct LookupOffsets {

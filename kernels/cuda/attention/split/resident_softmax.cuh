@@ -70,8 +70,10 @@ __device__ __forceinline__ void ShareMaxima(const Stripes& b, const HeadWarps& o
 
 // The pair (e, v) with the largest product among the pairs added so far, and the largest product of the others.
 struct Candidate {
-  // A smaller e counts as kLeastE, whose quotient by any total up to 2^31 is a normal number. This is enough, because a
-  // weight does not shrink as e grows.
+  // Product takes a smaller e, other than 0, as kLeastE. Then e / total is a normal number for any total up to 2^31, so
+  // that each rounding has a bounded relative error, as kNearly assumes. Raising e cannot lower the pair's weight
+  // e / total * v, so a pair that loses with the raised e does not have the largest weight; if it wins, IsOpen has all
+  // weights computed.
   static constexpr float kLeastE = 0x1p-60f;
   static constexpr float kLeastProduct = 0x1p-60f;  // least product whose weight is surely a normal number
   // If a product is below kNearly times another one, its weight is not the larger of the two: a weight has two
@@ -311,10 +313,10 @@ class WeightLevels {
   float nearly_half_;
 };
 
-// Quantizes the weights of the block's positions: replaces the first of every four exponentials by a word of their
-// levels, a byte each, as take(i, levels) returns it for local positions i to i + 3. The largest weights are s.largest
-// if is_open (LargestWeights found them). Otherwise they come from the candidates, and s.largest has them after the
-// next barrier. Called by all threads.
+// Quantizes the weights of the block's positions. For each four local positions i to i + 3, packs their levels into a
+// word, a byte each, passes it to take(i, levels), and stores what that returns in place of the exponential of position
+// i. is_open: the largest weight of each head is in s.largest (LargestWeights found it); else it is computed from the
+// head's candidate here, and s.largest has it after the next barrier. Called by all threads.
 template <typename Take>
 __device__ __forceinline__ void QuantizeStripe(const SplitArgs& args, const Stripes& b, const Scores& scores,
                                                const HeadWarps& of, const float* v_scales, bool is_open,

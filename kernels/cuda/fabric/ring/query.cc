@@ -41,8 +41,8 @@ class QueryRows {
   int64_t first_;
   int64_t count_;
   int64_t stride_;
-  // first_own_: [rank] index of the first of these rows among the rank's own rows of the pass. own_rows_: [rank] number
-  // of these rows that the rank owns.
+  // Which of rows [first_, first_ + count_) each rank owns: own_rows_ [rank] is their number, first_own_ [rank] the index
+  // of the first of them among all rows of the pass that the rank owns.
   std::vector<int32_t> first_own_, own_rows_;
   std::vector<ShareLayout> layouts_;
   std::vector<DealtAttention> args_;

@@ -73,7 +73,7 @@ class ChunkOfRow {
   const float* y_at_ = nullptr;  // address of the first element's norm weight or x2; null: neither
   int first_;                    // dimension in the chunk of the lane's first element
   int left_;                     // dimensions from first_ to the chunk's end; <= 0: the lane has no element
-  float x_[kEach] = {};          // x, after MaxAbsBits f(x)
+  float x_[kEach] = {};          // x; MaxAbsBits replaces it by f(x), x after the prologue
   float y_[kEach] = {};          // norm weights or x2
 };
 

@@ -303,8 +303,10 @@ __device__ void CopyChunks(const DecodeArgs& args, int first, int count, const S
 // Static shared memory of a block whose rows have stream lengths of their own.
 template <int kTokens>
 struct MixedStage {
-  ByteTable tables[kMaxDecodeTasks][kMaxByteTables];  // count tables [part of a chunk][slot of a length]
-  float gains[kMaxFusedChunks * kTokens];             // [staged][tokens] real value of one count
+  // [part][slot]: count table of each stream length (slot) of a part, a chunk for one task or for all
+  // (MixedDecodeArgs).
+  ByteTable tables[kMaxDecodeTasks][kMaxByteTables];
+  float gains[kMaxFusedChunks * kTokens];  // [staged][tokens] real value of one count
 };
 // Static shared memory of a block that also picks the slots of the one row by the rules.
 struct RuleStage {

@@ -33,8 +33,8 @@ struct ScPrefillOptions {
 // y = a @ w^T (or y = y + a @ w^T) for `count` tasks that share the activations. Any number of tokens, rows and
 // dimensions, any chunk_d, scramble and source.
 // Requires: the plan of this call, whose route is kScPrompt; 1 <= count <= kMaxScTasks.
-// Scratch:  streams, 18 times the activations' code bytes at stoc_len = 128, and y of tiles that are cut
-//           (PrefillSchedule), from ctx.workspace.
+// Scratch:  from ctx.workspace, the activations as streams with their factors for signs (18 bytes for a code at
+//           stoc_len = 128), and partial outputs of tiles whose chunks several clusters divide (PrefillSchedule).
 void LaunchScPrefill(DeviceContext& ctx, const LinearPlan& plan, const ScTables& tables, const ScActivationView& a,
                      const ScLinearTask* tasks, int count, const ScPrefillOptions& options = {});
 

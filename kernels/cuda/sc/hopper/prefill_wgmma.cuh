@@ -28,7 +28,8 @@ template <int kWords, int kHalves, bool kTable, bool kMixed, typename Args>
 __global__ void __launch_bounds__(kThreads, 1) PrefillWgmmaKernel(const __grid_constant__ Args args, int stages) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(256) uint8_t ring_memory[];
-  static_assert(kStageBytes<kWords, kMixed> % kRingHeader == 0);  // TableRanks: the table is 256-byte aligned
+  // Keeps the rank table, which follows the ring, 256-byte aligned, as TableRanks requires.
+  static_assert(kStageBytes<kWords, kMixed> % kRingHeader == 0);
   const uint32_t rank = ClusterRank();
   const int cluster = static_cast<int>(blockIdx.x) / kPrefillCluster;
   Ring ring{SharedAddressInRegister(ring_memory), stages};

@@ -71,8 +71,10 @@ struct Int8FormBody {
   using Layout = Int8Layout<S::kTokens>;
   static constexpr int kGroups = Layout::kGroups;
   static constexpr int kOperandBytes = Layout::kWords * 4;
-  static constexpr int kPlanes = 9;       // bits of a counter
-  static constexpr int kFlushBlocks = 8;  // stages between flushes: 8 * 16 dimensions of 3 bits, 384 < 2^kPlanes
+  static constexpr int kPlanes = 9;  // bits of a counter
+  // Flush empties the counters at least once in this many stages, so that none overflows: a stage adds three bits for
+  // each of its 16 dimensions, and 8 * 16 * 3 = 384 < 2^kPlanes.
+  static constexpr int kFlushBlocks = 8;
 
   uint32_t flip;                            // shared address of the warp's kTileFlipBytes, scratch of Flush
   uint32_t planes[kGroups][kPlanes] = {};   // bit planes of the counters of this lane's weight row
