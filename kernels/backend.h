@@ -96,14 +96,15 @@ class Backend {
     return 0;
   }
   // The kernels of such a Linear of `tokens` tokens, of an ExpertLinear, or of an Attention of `tokens` tokens, of one
-  // sequence (is_prompt) or of as many. For people, "" where there is no choice.
+  // sequence (is_prompt) or of as many. windows: AttentionCall::window of every layer; empty: none. For people, ""
+  // where there is no choice.
   virtual std::string LinearKernel(const LinearSpec& /*spec*/, std::span<const int64_t> /*out_features*/,
                                    int64_t /*in_features*/, int64_t /*tokens*/) const {
     return {};
   }
   virtual std::string ExpertKernel(const LinearSpec& /*spec*/, const ExpertShape& /*shape*/) const { return {}; }
   virtual std::string AttentionKernel(const KvCacheSpec& /*spec*/, int /*num_heads*/, int64_t /*tokens*/,
-                                      bool /*is_prompt*/) const {
+                                      bool /*is_prompt*/, std::span<const int64_t> /*windows*/) const {
     return {};
   }
   // Takes memory for the scratch of ops to come, in one piece, that all of them share. What they need beyond it, they

@@ -129,9 +129,10 @@ std::string CudaBackend::ExpertKernel(const LinearSpec& spec, const ExpertShape&
   return ExpertRouteText(per_device_.front()->context.traits, spec, shape);
 }
 
-std::string CudaBackend::AttentionKernel(const KvCacheSpec& spec, int num_heads, int64_t tokens, bool is_prompt) const {
-  const std::string routes =
-      AttentionRoutes(per_device_.front()->context.traits, MakeAttentionLayers(spec, num_heads), tokens, is_prompt);
+std::string CudaBackend::AttentionKernel(const KvCacheSpec& spec, int num_heads, int64_t tokens, bool is_prompt,
+                                         std::span<const int64_t> windows) const {
+  const std::string routes = AttentionRoutes(per_device_.front()->context.traits, MakeAttentionLayers(spec, num_heads),
+                                             tokens, is_prompt, windows);
   return routes.find("plain") == std::string::npos ? routes : routes + BecauseOf(PlainReason(spec));
 }
 

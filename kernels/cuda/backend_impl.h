@@ -59,7 +59,8 @@ class CudaBackend final : public Backend, public CallerStreams {
   std::string LinearKernel(const LinearSpec& spec, std::span<const int64_t> out_features, int64_t in_features,
                            int64_t tokens) const override;
   std::string ExpertKernel(const LinearSpec& spec, const ExpertShape& shape) const override;
-  std::string AttentionKernel(const KvCacheSpec& spec, int num_heads, int64_t tokens, bool is_prompt) const override;
+  std::string AttentionKernel(const KvCacheSpec& spec, int num_heads, int64_t tokens, bool is_prompt,
+                              std::span<const int64_t> windows) const override;
   void ReserveScratch(Device device, int64_t bytes) override;
   Buffer AllocateShared(Device device, int64_t bytes) override;
   void CopyFromHost(const TensorView& to, const void* from) override;

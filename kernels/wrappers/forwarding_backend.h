@@ -50,8 +50,9 @@ class ForwardingBackend : public Backend {
   std::string ExpertKernel(const LinearSpec& spec, const ExpertShape& shape) const override {
     return inner_->ExpertKernel(spec, shape);
   }
-  std::string AttentionKernel(const KvCacheSpec& spec, int num_heads, int64_t tokens, bool is_prompt) const override {
-    return inner_->AttentionKernel(spec, num_heads, tokens, is_prompt);
+  std::string AttentionKernel(const KvCacheSpec& spec, int num_heads, int64_t tokens, bool is_prompt,
+                              std::span<const int64_t> windows) const override {
+    return inner_->AttentionKernel(spec, num_heads, tokens, is_prompt, windows);
   }
   void ReserveScratch(Device device, int64_t bytes) override { inner_->ReserveScratch(device, bytes); }
   Buffer AllocateShared(Device device, int64_t bytes) override { return inner_->AllocateShared(device, bytes); }

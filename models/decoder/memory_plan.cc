@@ -245,8 +245,8 @@ std::vector<OperatorKernels> KernelsOf(const DecoderConfig& config, Precision pr
     OperatorKernels& attention = result.emplace_back(OperatorKernels{"attention", {}});
     const KvCacheSpec cache = CacheOfPage(config, precision, sc, shard);
     for (const int64_t count : tokens) {
-      attention.kernels.push_back(
-          backend.AttentionKernel(cache, static_cast<int>(shard.heads.size()), count, count > kStepTokens));
+      attention.kernels.push_back(backend.AttentionKernel(cache, static_cast<int>(shard.heads.size()), count,
+                                                          count > kStepTokens, config.windows));
     }
   }
   for (const OperatorGroup& group : ExpertGroups(config, shard)) {

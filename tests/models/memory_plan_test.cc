@@ -212,6 +212,39 @@ TEST(MemoryPlan, SeesWhatEveryLayerRuns) {
   EXPECT_EQ(seen["attention 512"], "tiles; plain-rows");
 }
 
+// What `stoch inspect` says of layers with a sliding window is what their passes run.
+TEST(MemoryPlan, SeesTheWindowOfEveryLayer) {
+  const test::PlannedGpu gpu(OpenBackend("cpu", {}, nullptr), test::H200());
+  const ScModelConfig sc = HalvedScModelConfig();
+  DecoderConfig config = NamedDecoderConfig("mistral-7b");
+  ASSERT_EQ(config.WindowOf(0), 4096);
+  const Device device;
+  DecoderShard shard = DivideRows(config, {&device, 1}).front();
+  const auto attention = [&](int64_t tokens) {
+    for (const OperatorKernels& row : KernelsOf(config, Precision::kSc, sc, gpu, shard, {&tokens, 1})) {
+      if (row.op == "attention") return row.kernels.front();
+    }
+    return std::string();
+  };
+  const KvCacheSpec cache = MakeKvCacheSpec(config, Precision::kSc, sc, 1, 1);
+  const AttentionLayers layers = MakeAttentionLayers(cache, static_cast<int>(config.num_attention_heads));
+  const auto runs = [&](int64_t length, int64_t window) {
+    AttentionPass pass = AttentionPass::Rows(1, length, AttentionUse::kRecorded);
+    pass.window = window;
+    return std::string(AttentionRouteName(PlanAttention(test::H200(), layers.at(0), {1, 1, 131072}, pass).short_rows));
+  };
+  for (const int64_t length : {1024, 10240, 32768, 131072}) EXPECT_EQ(runs(length, 4096), "split-resident") << length;
+  EXPECT_EQ(runs(32768, 0), "split-lookup");
+  EXPECT_EQ(attention(1), "rows fresh, " + runs(1024, 4096) + " beyond 256");
+  EXPECT_EQ(attention(512), "wide-tiles");
+  config.windows[3] = 0;  // one layer sees all
+  EXPECT_EQ(attention(1), "rows fresh, " + runs(1024, 4096) + " beyond 256; rows fresh, " + runs(1024, 0) +
+                              " beyond 256, " + runs(32768, 0) + " beyond 10240");
+  config.windows[3] = 4096;
+  shard.stripe.count = 2;
+  EXPECT_EQ(attention(512), "wide-tiles, rows beyond 4096, split-lookup beyond 6144");
+}
+
 // Linears of experts have rows of their own, by what a token takes of them.
 TEST(MemoryPlan, SeesWhatExpertsRun) {
   const test::PlannedGpu gpu(OpenBackend("cpu", {}, nullptr), test::H200());

@@ -36,8 +36,9 @@ class PlannedGpu final : public ForwardingBackend {
   std::string ExpertKernel(const LinearSpec& spec, const ExpertShape& shape) const override {
     return ExpertRouteText(gpu_, spec, shape);
   }
-  std::string AttentionKernel(const KvCacheSpec& spec, int num_heads, int64_t tokens, bool is_prompt) const override {
-    return AttentionRoutes(gpu_, MakeAttentionLayers(spec, num_heads), tokens, is_prompt);
+  std::string AttentionKernel(const KvCacheSpec& spec, int num_heads, int64_t tokens, bool is_prompt,
+                              std::span<const int64_t> windows) const override {
+    return AttentionRoutes(gpu_, MakeAttentionLayers(spec, num_heads), tokens, is_prompt, windows);
   }
   int64_t RingScratchBytes(const KvCacheSpec& spec, int num_heads, const PassLimits& limits) const override {
     return RingLayout(spec, num_heads, limits).end;

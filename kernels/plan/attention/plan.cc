@@ -183,7 +183,8 @@ AttentionRoute BatchRoute(const AttentionPlan& plan, int64_t sequences) {
   return leaves ? AttentionRoute::kScTiles : plan.long_rows;
 }
 
-std::string AttentionRoutes(const GpuTraits& gpu, const AttentionShape& shape, int64_t tokens, bool is_prompt) {
+std::string AttentionRoutes(const GpuTraits& gpu, const AttentionShape& shape, int64_t tokens, bool is_prompt,
+                            int64_t window) {
   constexpr int64_t kLongest = 4 * kFarContext;
   const bool is_dealt = shape.stripes > 1;
   const auto route = [&](int64_t from) {
@@ -199,12 +200,16 @@ std::string AttentionRoutes(const GpuTraits& gpu, const AttentionShape& shape, i
     } else if (!is_prompt) {
       pass.use = AttentionUse::kRecorded;
     }
+    pass.window = window;
     pass.dilated = shape.dilated;
     return PlanAttention(gpu, shape, {rows, is_prompt ? 1 : rows, length}, pass).long_rows;
   };
   AttentionRoute last = route(kShortContext);
   std::string names(AttentionRouteName(last));
-  for (const int64_t from : {kShortContext, kMiddleContext, kLongContext, kDeepContext, kFarContext}) {
+  std::vector<int64_t> bounds = {kShortContext, kMiddleContext, kLongContext, kDeepContext, kFarContext};
+  // A prompt over dealt positions changes its route where contexts get longer than the window (LongRoute).
+  if (window > kShortContext) bounds.insert(std::upper_bound(bounds.begin(), bounds.end(), window), window);
+  for (const int64_t from : bounds) {
     const AttentionRoute next = route(from + 1);
     if (next != last) names += ", " + std::string(AttentionRouteName(next)) + " beyond " + std::to_string(from);
     last = next;
@@ -212,10 +217,12 @@ std::string AttentionRoutes(const GpuTraits& gpu, const AttentionShape& shape, i
   return names;
 }
 
-std::string AttentionRoutes(const GpuTraits& gpu, const AttentionLayers& layers, int64_t tokens, bool is_prompt) {
+std::string AttentionRoutes(const GpuTraits& gpu, const AttentionLayers& layers, int64_t tokens, bool is_prompt,
+                            std::span<const int64_t> windows) {
   std::vector<std::string> each;
-  for (const AttentionShape& shape : layers.shapes) {
-    std::string routes = AttentionRoutes(gpu, shape, tokens, is_prompt);
+  for (size_t layer = 0; layer < std::max(layers.of_layer.size(), windows.size()); ++layer) {
+    const int64_t window = windows.empty() ? 0 : windows[layer];
+    std::string routes = AttentionRoutes(gpu, layers.at(static_cast<int>(layer)), tokens, is_prompt, window);
     if (std::find(each.begin(), each.end(), routes) == each.end()) each.push_back(std::move(routes));
   }
   std::string all = each.front();

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "kernels/plan/attention/route.h"
@@ -96,9 +97,12 @@ DealtPlan PlanDealt(const GpuTraits& gpu, const AttentionShape& shape, int64_t r
 
 // Names for users the routes by context, as "rows fresh, split-resident beyond 256", of `tokens` rows: of one sequence
 // (is_prompt), or of as many sequences in a graph. If positions are dealt, `tokens` counts the rows of all devices.
-std::string AttentionRoutes(const GpuTraits& gpu, const AttentionShape& shape, int64_t tokens, bool is_prompt);
-// The names for all layers of a cache, in the order of layers, each once, with "; " in between.
-std::string AttentionRoutes(const GpuTraits& gpu, const AttentionLayers& layers, int64_t tokens, bool is_prompt);
+std::string AttentionRoutes(const GpuTraits& gpu, const AttentionShape& shape, int64_t tokens, bool is_prompt,
+                            int64_t window = 0);
+// The names for all layers of a cache, in the order of layers, each once, with "; " in between. windows: of each layer
+// of the model; empty: no layer has one.
+std::string AttentionRoutes(const GpuTraits& gpu, const AttentionLayers& layers, int64_t tokens, bool is_prompt,
+                            std::span<const int64_t> windows);
 
 // kFreshRows: most rows of a pass whose row kernel also appends them. kFewOutputs: most output rows of a pass that
 // computes attention for its output rows only.

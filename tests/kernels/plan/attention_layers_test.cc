@@ -241,8 +241,9 @@ TEST(AttentionLayers, LayersThatAreAlikeShareAShape) {
 TEST(AttentionLayers, RoutesAndScratchOfEveryLayer) {
   const GpuTraits gpu = test::H200();
   const AttentionLimits limits{2048, 32, 8192};
-  const auto see = [&](std::vector<Products> products, int64_t tokens, bool is_prompt) {
-    return AttentionRoutes(gpu, MakeAttentionLayers(Cache(std::move(products)), 32), tokens, is_prompt);
+  const auto see = [&](std::vector<Products> products, int64_t tokens, bool is_prompt,
+                       const std::vector<int64_t>& windows = {}) {
+    return AttentionRoutes(gpu, MakeAttentionLayers(Cache(std::move(products)), 32), tokens, is_prompt, windows);
   };
   EXPECT_EQ(see({Mixed({128, 64})}, 1, false), "mixed-rows fresh");
   EXPECT_EQ(see({Mixed({128, 64})}, 8, false), "mixed-rows");
@@ -253,6 +254,13 @@ TEST(AttentionLayers, RoutesAndScratchOfEveryLayer) {
   integers.halve = false;
   integers.arith = ScArith::kInt8;
   EXPECT_EQ(see({Uniform(integers), Mixed({128, 64})}, 1, false), "plain-rows; mixed-rows fresh");
+  // Of products that all layers share, or of each layer's own, with the windows of each.
+  const std::string near = "rows fresh, split-resident beyond 256";
+  const std::string far = near + ", split-lookup beyond 10240";
+  EXPECT_EQ(see({Uniform()}, 1, false), far);
+  EXPECT_EQ(see({Uniform()}, 1, false, {512, 512, 0, 512}), near + "; " + far);
+  EXPECT_EQ(see({Uniform(), Mixed({128, 64})}, 1, false, {512, 0}), near + "; mixed-rows fresh");
+  EXPECT_EQ(see({Uniform(), Mixed({128, 64})}, 1, false, {0, 512}), far + "; mixed-rows fresh");
 
   const AttentionLayers both = MakeAttentionLayers(Cache({Uniform(), Mixed({128, 64})}), 32);
   const AttentionLayers other_way = MakeAttentionLayers(Cache({Mixed({128, 64}), Uniform()}), 32);

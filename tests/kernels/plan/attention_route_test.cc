@@ -89,6 +89,29 @@ TEST(AttentionRoute, OfEveryGpu) {
   }
 }
 
+// Layers with a sliding window: a block's share of the window's positions decides between look-ups and streams, not that
+// of the whole context. Over dealt positions, prompts longer than the window take no tiles.
+TEST(AttentionRoute, OfSlidingWindows) {
+  const std::string resident = "rows fresh, split-resident beyond 256";
+  const GpuTraits gpu = test::H200();
+  const auto one = [&](int64_t window) { return AttentionRoutes(gpu, Llama(), 1, false, window); };
+  EXPECT_EQ(one(0), resident + ", split-lookup beyond 10240");
+  EXPECT_EQ(one(4096), resident);
+  EXPECT_EQ(one(8192), resident);
+  EXPECT_EQ(one(16384), resident + ", split-lookup beyond 10240");
+  EXPECT_EQ(AttentionRoutes(gpu, Llama(), 8, false, 512), resident);
+  EXPECT_EQ(AttentionRoutes(gpu, Llama(), 8, false, 4096), resident + ", split-lookup beyond 1024");
+  EXPECT_EQ(AttentionRoutes(gpu, Llama(), 2048, true, 4096), "wide-tiles");
+  AttentionShape dealt = Llama();
+  dealt.stripes = 2;
+  dealt.longest = 131072;
+  EXPECT_EQ(AttentionRoutes(gpu, dealt, 1, false, 4096), "dealt-split");
+  EXPECT_EQ(AttentionRoutes(gpu, dealt, 2048, true, 4096), "wide-tiles, rows beyond 4096, split-lookup beyond 6144");
+  EXPECT_EQ(AttentionRoutes(gpu, dealt, 2048, true, 131072), "wide-tiles, split-lookup beyond 131072");
+  EXPECT_EQ(AttentionRoutes(test::GpuModels().front().traits, dealt, 2048, true, 512),
+            "tiles, rows beyond 512, split beyond 6144");
+}
+
 // Every route is taken by some pass, and none asks for more shared memory than the GPU has.
 TEST(AttentionRoute, EveryOneIsTaken) {
   std::set<Route> taken;
