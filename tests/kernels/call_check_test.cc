@@ -207,6 +207,10 @@ TEST_P(CallCheck, MixedProductsNameWhatDoesNotFit) {
             "sc_mixed_matmul: b is F32[3, 8]" + on + ", expected F32[any, 16] with dense rows" + on);
   EXPECT_EQ(message(a.view(), b.view(), b.view(), 0, {}),
             "sc_mixed_matmul: out is F32[3, 16]" + on + ", expected F32[2, 3] with dense rows" + on);
+  TensorView apart = out.view();
+  apart.stride[1] = 2;
+  EXPECT_EQ(message(a.view(), b.view(), apart, 0, {}),
+            "sc_mixed_matmul: out is F32[2, 3]" + on + ", expected F32[2, 3] with dense rows" + on);
   EXPECT_EQ(message(none.view(), b.view(), no_out.view(), 0, {}), "sc_mixed_matmul: empty operands");
   EXPECT_EQ(message(a.view(), b.view(), out.view(), 0, {256, 256, 256}),
             "sc_mixed_matmul: 3 lengths for 2 rows, expected 2");

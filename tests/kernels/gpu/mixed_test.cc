@@ -134,6 +134,36 @@ TEST(CudaMixed, GraphsHaveTheSameBits) {
   }
 }
 
+// A single column of outputs may have any stride; what lies between its numbers stays as it is. Few rows and so many that
+// they are sorted, at lengths by the rule and at given ones.
+TEST(CudaMixed, AProductOfOneOutputTakesAnyStride) {
+  STOCH_CUDA_OR_SKIP();
+  const ScConfig config = MixedConfig(128);
+  const ScOperatorPtr op = MakeScOperator(config);
+  const ScExtrasPtr extras = MakeExtras(config, RowRule({128, 64, 24}));
+  const auto run = [&](Backend& backend, int64_t rows, const std::vector<int>& lengths) {
+    const test::DeviceTensor a(backend, {rows, kCols}, test::RandomFloats(7, rows * kCols));
+    const test::DeviceTensor b(backend, {1, kCols}, test::RandomFloats(8, kCols));
+    const test::DeviceTensor all(backend, {rows, 3}, test::RandomFloats(9, rows * 3));
+    TensorView out = all.view();
+    out.shape[1] = 1;
+    out.stride[1] = 5;
+    backend.ScMixedMatmul(a.view(), b.view(), op, *extras, lengths, out);
+    backend.CheckFinite(backend.devices().front());
+    return all.Read();
+  };
+  const auto cpu = OpenBackend("cpu", {}, nullptr);
+  const auto cuda = OpenBackend("cuda:0", {}, nullptr);
+  for (const int64_t rows : {1, 3, 40}) {
+    std::vector<int> lengths(static_cast<size_t>(rows), 64);
+    lengths.front() = 24;
+    for (const std::vector<int>& given : {std::vector<int>{}, lengths}) {
+      SCOPED_TRACE(std::to_string(rows) + (given.empty() ? " rows by the rule" : " rows at given lengths"));
+      ExpectSame(run(*cpu, rows, given), run(*cuda, rows, given));
+    }
+  }
+}
+
 // Weights of one call whose rules differ have tables of their own; those of equal rules share a launch.
 TEST(CudaMixed, RulesOfOneCallDiffer) {
   STOCH_CUDA_OR_SKIP();
