@@ -270,8 +270,8 @@ namespace {
 // As Place, of layers of other ranks too, which lie anywhere.
 DecoderPlacement PlaceAll(const Asked& options, const ModelFiles& files, const Backend& backend,
                           EngineOptions* engine) {
-  CheckSupported(backend, files, engine->precision, engine->sc);
-  if (options.stripes > 1) CheckDealt(backend, engine->precision, engine->sc);
+  CheckSupported(files, engine->precision, engine->sc);
+  if (options.stripes > 1) CheckDealt(engine->precision, engine->sc);
   if (engine->max_pass_rows != 0) return PlacePasses(options, files, backend, engine);
   // Where there is no room for so many rows, or for the whole context next to them, half of them, and so on.
   const int64_t least = DefaultPassRows(DeviceKind::kCpu, 1);

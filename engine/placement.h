@@ -59,7 +59,7 @@ void ParseSplit(std::string_view name, std::string_view split, size_t devices, P
 // context of 0 becomes the model's own, or what fits of it, which is then a notice of the engine. With fit_kv the
 // engine's kv_tokens become what fits of them. max_pass_rows of 0 become DefaultPassRows, or fewer where there is no room
 // for those or for the whole context next to them.
-// Errors: InvalidInput: max_memory of a device that the backend lacks, what no kernel of the backend runs, or not so
+// Errors: InvalidInput: max_memory of a device that the backend lacks, settings that the model cannot take, or not so
 //         divided (CheckSupported, CheckDealt), and those of the functions below.
 DecoderPlacement Place(const PlacementOptions& options, const ModelFiles& files, const Backend& backend,
                        EngineOptions* engine);

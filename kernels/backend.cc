@@ -4,7 +4,6 @@
 
 #include <string>
 
-#include "kernels/base/error.h"
 #include "kernels/call_check.h"
 
 namespace stoch {
@@ -25,7 +24,7 @@ std::unique_ptr<ExpertWeights> Backend::MakeExperts(std::vector<std::unique_ptr<
 
 void Backend::ScMixedMatmul(const TensorView& /*a*/, const TensorView& /*b*/, const ScOperatorPtr& /*op*/,
                             const ScExtras& /*extras*/, std::span<const int> /*lengths*/, const TensorView& /*out*/) {
-  throw InvalidInput("mixed stream lengths, protected channels and smoothing run on the CPU only: give --device cpu");
+  Reject({-1, "sc_mixed_matmul"}, "the " + std::string(name()) + " backend has no ScMixedMatmul");
 }
 
 }  // namespace stoch

@@ -154,8 +154,6 @@ class Backend {
   };
   virtual PlainLinear Unpack(const LinearWeight& weight) = 0;
 
-  // Whether the ops of a mixture of experts are there; without them a model of that kind is refused before it loads.
-  virtual bool has_experts() const { return false; }
   // Takes the same matrix of every expert. Requires: at least one; one device, shape and spec.
   virtual std::unique_ptr<ExpertWeights> MakeExperts(std::vector<std::unique_ptr<LinearWeight>> experts);
 
@@ -176,7 +174,6 @@ class Backend {
   virtual void AllGather(const AllGatherCall& call) = 0;
   // Attention over dealt positions (ring.h). Errors: InvalidInput where a backend does not have it.
   virtual void RingAttention(const RingAttentionCall& call);
-  virtual bool has_ring_attention() const { return false; }
   // Memory of each device that a RingAttention over such a cache works in, for passes within the limits.
   virtual int64_t RingScratchBytes(const KvCacheSpec& /*spec*/, int /*num_heads*/, const PassLimits& /*limits*/) const {
     return 0;
@@ -213,14 +210,6 @@ class Backend {
     RunGraph({&device, 1}, key, body);
   }
 
-  // Whether Attention takes dilated pairs; without it a model configured so is refused before it loads.
-  virtual bool has_dilated() const { return false; }
-  // Whether RingAttention takes dilated calls too.
-  virtual bool has_dilated_ring() const { return false; }
-  // Whether calls take tables of functions; without it a model configured so is refused before it loads.
-  virtual bool has_nonlinear_tables() const { return false; }
-  // Whether MakeLinear and MakeKvCache take extras.
-  virtual bool has_extras() const { return false; }
   // Ops issued from now on show their operands to `observer`; null ends it. False where the backend cannot.
   virtual bool Observe(OpObserver* observer) { return observer == nullptr; }
   // As Observe, for OnLengths alone, which more backends can. Ops then wait for their lengths.

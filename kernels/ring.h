@@ -27,8 +27,7 @@ inline constexpr int32_t kQueryRows = 8;
 //           page_tokens positions each. q, k, v and out have the rows of it that the device owns (DealPass), which may be
 //           none. rope has a row for each position that the device owns. scratch[i] U8 [Backend::RingScratchBytes], dense.
 // Requires: IsStripeCount(parts.size()), distinct devices; caches whose spec has as many stripes, and is otherwise the
-//           same; one layer, window, pairs and number of heads; attention kExact or kPerToken, dilated where the backend
-//           has_dilated_ring.
+//           same; one layer, window, pairs and number of heads; attention kExact or kPerToken, dilated or not.
 // Bits:     those of Attention over an undivided cache. Lanes, masks and windows go by absolute position.
 // Errors:   LostHop where a hop does not arrive in time; nothing waits for it any more then, and the op may be repeated.
 // Async:    an op of every device, in order with the ops issued before and after on each.

@@ -68,16 +68,6 @@ void RefusePrunedScores(const std::string& file, ScOperatorId id, const ScLength
 
 }  // namespace
 
-void CheckBackend(const Backend& backend, const LinearSpec& spec, std::string_view op) {
-  if (spec.precision != Precision::kSc) return;
-  if (backend.has_extras()) return;
-  const bool plain = spec.sc != nullptr && spec.sc->config.arith == ScArith::kSc && HasSource(spec.sc->config.gate) &&
-                     spec.extras == nullptr;
-  if (plain) return;
-  throw InvalidInput(std::string(op) + ": mixed lengths, layers with settings of their own in attention, protected " +
-                     "channels, smoothing, arith = int and gate = table run on the CPU only: give --device cpu");
-}
-
 ScPlan::ScPlan(const ScModelConfig& sc, const DecoderConfig& config) : sc_(sc), config_(config) {
   if (sc.dilated.enabled && sc.files.mp != nullptr) {
     throw InvalidInput(

@@ -13,9 +13,6 @@
 
 namespace stoch {
 
-// Errors: InvalidInput where the backend has no kernel for a specification: extras, integers, multiplier tables.
-void CheckBackend(const Backend& backend, const LinearSpec& spec, std::string_view op);
-
 // An LM head that is not in SC: exact ones multiply as integers where they can (kernels/math/fixed_point.h).
 inline LinearSpec ExactHead() { return {Precision::kFp32, nullptr, nullptr, true}; }
 inline LinearSpec HeadOf(Precision precision) {

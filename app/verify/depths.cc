@@ -79,7 +79,7 @@ class OneAttention {
     spec.mode = AttentionMode::kPerToken;
     spec.qk = op_;
     spec.av = op_;
-    spec.dilated = backend.has_dilated();
+    spec.dilated = true;
     for (int64_t page = spec.num_pages; page-- > 0;) pages_.push_back(static_cast<int32_t>(page));  // places, no order
     cache_ = backend.MakeKvCache(backend.devices()[0], spec);
     pass_ = backend.MakePass(backend.devices()[0], {kPassRows, 1, spec.num_pages});
@@ -88,9 +88,8 @@ class OneAttention {
     rope_ = std::make_unique<Tensor>(backend, depth, kHeadDim, still.data());
     // Keys and values of all but the last rows come into the cache; their own results are nobody's, so each row sees itself alone.
     const std::vector<DilatedPair> alone = {{1, 1}};
-    const auto pairs = backend.has_dilated() ? std::span(alone) : std::span<const DilatedPair>();
     for (int64_t begin = 0; begin < depth - kTail; begin += kPassRows) {
-      Run(begin, std::min(kPassRows, depth - kTail - begin), pairs, 1);
+      Run(begin, std::min(kPassRows, depth - kTail - begin), alone, 1);
     }
   }
 
@@ -200,7 +199,6 @@ CheckResult MaskAbsolute(const VerifyContext& context) {
     ThrowIfInterrupted();
     OneAttention attention(backend, depth, op);
     for (const bool dilated : {false, true}) {
-      if (dilated && !backend.has_dilated()) continue;
       const std::span<const DilatedPair> pairs = dilated ? std::span(kPairs) : std::span<const DilatedPair>();
       const std::string name = dilated ? "dilated" : "dense";
       const std::vector<float> rows = attention.Run(depth - kTail, kTail, pairs);
@@ -218,8 +216,7 @@ CheckResult MaskAbsolute(const VerifyContext& context) {
     }
   }
   if (!failed.empty()) return {false, fmt::format("not as defined: {}", fmt::join(failed, ", "))};
-  return {true, fmt::format("rows at {} are their definition{}", fmt::join(kDepths, ", "),
-                            backend.has_dilated() ? ", dense and dilated" : "")};
+  return {true, fmt::format("rows at {} are their definition, dense and dilated", fmt::join(kDepths, ", "))};
 }
 
 // ------------------------------------------------------------------------------------------------- small models ----
@@ -328,7 +325,6 @@ CheckResult DecodeVsPrefill(const VerifyContext& context) {
 
 // Devices that share the positions of a sequence; 1: none do.
 int RingOf(const Backend& backend) {
-  if (!backend.has_ring_attention() || !backend.has_dilated_ring()) return 1;
   const auto devices = static_cast<int>(backend.devices().size());
   int count = 1;
   while (2 * count <= devices && IsStripeCount(2 * count)) count *= 2;
@@ -336,9 +332,6 @@ int RingOf(const Backend& backend) {
 }
 
 CheckResult DilatedVsDense(const VerifyContext& context) {
-  if (!context.backend->has_dilated()) {
-    return {true, fmt::format("not compared: the {} backend has no dilated attention", context.backend->name())};
-  }
   const int ring = RingOf(*context.backend);
   const std::string over = ring > 1 ? fmt::format(", on one device and over {}", ring) : "";
   return OverDepths("one segment without dilation is dense, two pairs are not, and decode as they prefill" + over,

@@ -35,14 +35,11 @@ struct Kind {
   std::span<const DilatedPair> pairs = {};  // what all but the rows that fill a cache see
 };
 
-// The devices of --device, or logical ones where those are fewer than two or have no RingAttention.
+// The devices of --device, or logical ones where those are fewer than two.
 std::shared_ptr<Backend> RingDevices(const VerifyContext& context, std::string* note) {
   const auto count = static_cast<int64_t>(context.backend->devices().size());
-  if (context.backend->has_ring_attention() && count > 1 && IsStripeCount(count)) return context.backend;
+  if (count > 1 && IsStripeCount(count)) return context.backend;
   *note = "on logical CPU devices";
-  if (!context.backend->has_ring_attention()) {
-    *note += fmt::format(", as the {} backend has no RingAttention", context.backend->name());
-  }
   return OpenBackend("cpu:8", {.threads = 0, .cpu_variant = ""}, nullptr);
 }
 
@@ -237,8 +234,8 @@ CheckResult RingHopIdentityCheck(const VerifyContext& context) {
 CheckResult StripesEqualSingleCheck(const VerifyContext& context) {
   std::string note;
   const std::shared_ptr<Backend> backend = RingDevices(context, &note);
-  std::vector<Kind> kinds = {{"SC", Precision::kSc}, {"exact", Precision::kFp32}};
-  if (backend->has_dilated() && backend->has_dilated_ring()) kinds.push_back({"dilated SC", Precision::kSc, kPairs});
+  const std::vector<Kind> kinds = {
+      {"SC", Precision::kSc}, {"exact", Precision::kFp32}, {"dilated SC", Precision::kSc, kPairs}};
   int64_t compared = 0;
   for (const Kind& kind : kinds) {
     for (const int64_t positions : {300, 5000, 20000}) {

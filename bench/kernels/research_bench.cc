@@ -207,7 +207,6 @@ bool CompareFunction(const std::string& device, Prologue prologue, int64_t rows)
 // Experts at the one length of a table, next to experts without one.
 bool CompareExperts(const std::string& device, int64_t rows) {
   const auto backend = Open(device, Against::kPlain);
-  if (!backend->has_experts()) return true;
   const ScOperatorPtr op = MakeScOperator(Base(""));
   ExpertStep plain(*backend, op, rows, false), with(*backend, op, rows, true);
   const Clock clock(*backend);

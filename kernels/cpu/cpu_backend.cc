@@ -180,7 +180,6 @@ class CpuBackend final : public Backend {
   }
   STOCH_FOR_EACH_OP(OP)
 #undef OP
-  bool has_experts() const override { return true; }
   std::unique_ptr<ExpertWeights> MakeExperts(std::vector<std::unique_ptr<LinearWeight>> experts) override {
     CheckExperts(experts);
     CheckDevice(experts.front()->device());
@@ -198,7 +197,6 @@ class CpuBackend final : public Backend {
     for (const AttentionCall& part : call.parts) CheckDevice(part.device());
     cpu::RingAttention(context_, call);
   }
-  bool has_ring_attention() const override { return true; }
   int64_t RingScratchBytes(const KvCacheSpec& spec, int /*num_heads*/, const PassLimits& limits) const override {
     CpuKvCache::Check(spec);
     return cpu::RingScratchBytes(spec, limits);
@@ -238,10 +236,6 @@ class CpuBackend final : public Backend {
     CheckDevice(a.device);
     cpu::ScMixedMatmul(context_, a, b, op, extras, lengths, out);
   }
-  bool has_dilated() const override { return true; }
-  bool has_dilated_ring() const override { return true; }
-  bool has_nonlinear_tables() const override { return true; }
-  bool has_extras() const override { return true; }
   bool Observe(OpObserver* observer) override {
     context_.observer = observer;
     return true;

@@ -90,12 +90,10 @@ class CudaBackend final : public Backend, public CallerStreams {
 #define OP(Op) void Op(const Op##Call& call) override;
   STOCH_FOR_EACH_OP(OP)
 #undef OP
-  bool has_experts() const override { return true; }
   std::unique_ptr<ExpertWeights> MakeExperts(std::vector<std::unique_ptr<LinearWeight>> experts) override;
   void SelectRows(const Pass& pass, const TensorView& x, const TensorView& out) override;
   void AllGather(const AllGatherCall& call) override;
   void RingAttention(const RingAttentionCall& call) override;
-  bool has_ring_attention() const override { return true; }
   int64_t RingScratchBytes(const KvCacheSpec& spec, int num_heads, const PassLimits& limits) const override;
   bool ProbeRing(RingProbe* probe) override {
     ring_probe_ = probe;
@@ -110,10 +108,6 @@ class CudaBackend final : public Backend, public CallerStreams {
   void ScMatmul(const TensorView& a, const TensorView& b, const ScOperator& op, const TensorView& out) override;
   void ScMixedMatmul(const TensorView& a, const TensorView& b, const ScOperatorPtr& op, const ScExtras& extras,
                      std::span<const int> lengths, const TensorView& out) override;
-  bool has_extras() const override { return true; }
-  bool has_nonlinear_tables() const override { return true; }
-  bool has_dilated() const override { return true; }
-  bool has_dilated_ring() const override { return true; }
   bool ObserveLengths(OpObserver* observer) override;
   bool is_observed() const override { return per_device_.front()->context.observer != nullptr; }
   void RunGraph(std::span<const Device> devices, std::string_view key, const std::function<void()>& body) override;

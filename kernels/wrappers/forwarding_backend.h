@@ -77,10 +77,6 @@ class ForwardingBackend : public Backend {
   bool keeps_embedding_on_host() const override { return inner_->keeps_embedding_on_host(); }
   void EndLoading() override { inner_->EndLoading(); }
   PlainLinear Unpack(const LinearWeight& weight) override { return inner_->Unpack(weight); }
-  bool has_dilated() const override { return inner_->has_dilated(); }
-  bool has_dilated_ring() const override { return inner_->has_dilated_ring(); }
-  bool has_nonlinear_tables() const override { return inner_->has_nonlinear_tables(); }
-  bool has_extras() const override { return inner_->has_extras(); }
   bool Observe(OpObserver* observer) override { return inner_->Observe(observer); }
   bool ObserveLengths(OpObserver* observer) override { return inner_->ObserveLengths(observer); }
   bool is_observed() const override { return inner_->is_observed(); }
@@ -88,7 +84,6 @@ class ForwardingBackend : public Backend {
                      std::span<const int> lengths, const TensorView& out) override {
     inner_->ScMixedMatmul(a, b, op, extras, lengths, out);
   }
-  bool has_experts() const override { return inner_->has_experts(); }
   std::unique_ptr<ExpertWeights> MakeExperts(std::vector<std::unique_ptr<LinearWeight>> experts) override {
     return inner_->MakeExperts(std::move(experts));
   }
@@ -112,7 +107,6 @@ class ForwardingBackend : public Backend {
   }
   void AllGather(const AllGatherCall& call) override { inner_->AllGather(call); }
   void RingAttention(const RingAttentionCall& call) override { inner_->RingAttention(call); }
-  bool has_ring_attention() const override { return inner_->has_ring_attention(); }
   int64_t RingScratchBytes(const KvCacheSpec& spec, int num_heads, const PassLimits& limits) const override {
     return inner_->RingScratchBytes(spec, num_heads, limits);
   }

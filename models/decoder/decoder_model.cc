@@ -43,47 +43,26 @@ bool NeedOnlyLargest(const LogitQueries& queries) {
          is_largest(queries.picks.front());
 }
 
-// Tables of functions, read, where the backend takes them.
-void CheckTables(const Backend& backend, const ScTables& tables) {
+// Tables of functions were read.
+void CheckTables(const ScTables& tables) {
   for (const TableEntry& entry : TableFunctions()) {
     const ScTable& table = tables.*entry.table;
-    if (table.name.empty()) continue;
-    const std::string setting = "SC setting " + std::string(entry.name) + " = " + table.name + ": ";
-    if (table.table == nullptr) throw InvalidInput(setting + "its file was not read");
-    if (!backend.has_nonlinear_tables()) {
-      throw InvalidInput(setting + "the " + std::string(backend.name()) +
-                         " backend has no kernel for tables of functions: give --device cpu");
-    }
+    if (table.name.empty() || table.table != nullptr) continue;
+    throw InvalidInput("SC setting " + std::string(entry.name) + " = " + table.name + ": its file was not read");
   }
 }
 
 }  // namespace
 
-void CheckSupported(const Backend& backend, const ModelFiles& files, Precision precision, const ScModelConfig& sc) {
-  if (files.config.HasExperts() && !backend.has_experts()) {
-    throw InvalidInput(files.name + ": a mixture of experts is not implemented by the " + std::string(backend.name()) +
-                       " backend");
-  }
+void CheckSupported(const ModelFiles& files, Precision precision, const ScModelConfig& sc) {
   if (precision != Precision::kSc) return;
   if (files.config.HasGelu() && !sc.tables.silu.name.empty()) {
     throw InvalidInput("SC setting silu = " + sc.tables.silu.name + ": " + files.name + " has GELU in its place");
   }
-  if (sc.dilated.enabled && !backend.has_dilated()) {
-    throw InvalidInput("SC setting attention = dilated: the " + std::string(backend.name()) +
-                       " backend has no kernel for it: give --device cpu");
-  }
-  CheckTables(backend, sc.tables);
+  CheckTables(sc.tables);
 }
 
-void CheckDealt(const Backend& backend, Precision precision, const ScModelConfig& sc) {
-  if (!backend.has_ring_attention()) {
-    throw InvalidInput("--split sequence: the " + std::string(backend.name()) +
-                       " backend has no RingAttention yet; give --device cpu:2, or --split row");
-  }
-  if (precision == Precision::kSc && sc.dilated.enabled && !backend.has_dilated_ring()) {
-    throw InvalidInput("--split sequence: SC setting attention = dilated: the " + std::string(backend.name()) +
-                       " backend allows per_token or exact; --device cpu:2 has it");
-  }
+void CheckDealt(Precision precision, const ScModelConfig& sc) {
   const std::string why = precision == Precision::kSc     ? WhyPassesCouple(sc)
                           : precision == Precision::kFp16 ? "fp16 has no fixed order of sums"
                                                           : "";
@@ -99,14 +78,14 @@ void CheckDealt(const Backend& backend, Precision precision, const ScModelConfig
 DecoderModel::DecoderModel(Backend& backend, const ModelFiles& files, const DecoderOptions& options)
     : backend_(&backend), config_(files.config), options_(options), graph_key_(NextModelKey()) {
   CheckAttentionAccumulator(MakeKvCacheSpec(config_, options.precision, options.sc, 1, 1), options.shape.context);
-  CheckSupported(backend, files, options.precision, options.sc);
+  CheckSupported(files, options.precision, options.sc);
   const DecoderPlacement& placement = options.placement;
   STOCH_CHECK((options.ranks == nullptr) == (placement.ranks == 1) &&
               placement.local.empty() == (placement.ranks == 1));
   if (placement.ranks > 1 && !placement.stripes.empty()) {
     throw InvalidInput("--ranks: positions that are dealt over devices (--split sequence) have all layers on one rank");
   }
-  if (!placement.stripes.empty()) CheckDealt(backend, options.precision, options.sc);
+  if (!placement.stripes.empty()) CheckDealt(options.precision, options.sc);
   ReserveScratch();  // before loading, which takes some too
   weights_ = LoadDecoderWeights(backend, files, options.precision, options.sc, options.placement, options.progress);
   const bool is_sc = options.precision == Precision::kSc;

@@ -20,12 +20,11 @@
 namespace stoch {
 
 // Before anything is planned or loaded.
-// Errors: InvalidInput where the backend has no kernel for the model or a setting, or the model not the function that a
-// table is for.
-void CheckSupported(const Backend& backend, const ModelFiles& files, Precision precision, const ScModelConfig& sc);
-// Errors: InvalidInput where positions cannot be dealt over devices: a backend without RingAttention, or a setting that
-// makes a row depend on others or draws faults of stored keys and values, which is named.
-void CheckDealt(const Backend& backend, Precision precision, const ScModelConfig& sc);
+// Errors: InvalidInput where the model has not the function that a table is for, or a table was not read.
+void CheckSupported(const ModelFiles& files, Precision precision, const ScModelConfig& sc);
+// Errors: InvalidInput where positions cannot be dealt over devices: a setting that makes a row depend on others or
+// draws faults of stored keys and values, which is named.
+void CheckDealt(Precision precision, const ScModelConfig& sc);
 
 class ModelStage;
 struct DecoderWorkspace;

@@ -52,13 +52,8 @@ DecoderStage::DecoderStage(Backend& backend, const DecoderConfig& config, const 
     spec.stripes = part.shard.stripe.count;
     if (spec.mode != AttentionMode::kExact) {
       ScPlan plan(options.sc, config);
-      CheckBackend(backend, {Precision::kSc, spec.qk}, "qk");
-      CheckBackend(backend, {Precision::kSc, spec.av}, "av");
       spec.layers = plan.AttentionLayers(role.first_layer, role.num_layers);
-      if (!spec.layers.empty() && !backend.has_extras()) CheckBackend(backend, {Precision::kSc, nullptr}, "qk");
       for (const KvCacheSpec::Products& layer : spec.layers) {
-        CheckBackend(backend, {Precision::kSc, layer.qk}, "qk");
-        CheckBackend(backend, {Precision::kSc, layer.av}, "av");
         if (shards.size() > 1) CheckHeadsAlone(layer);
       }
     }

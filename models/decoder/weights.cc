@@ -49,7 +49,6 @@ class WeightLoader {
   LinearSpec Spec(int layer, ScOperatorId id, int64_t expert = -1) {
     if (!plan_) return id == ScOperatorId::kLmHead ? HeadOf(precision_) : LinearSpec{precision_, nullptr};
     LinearSpec spec = plan_->Linear(layer, id, expert);
-    CheckBackend(backend_, spec, ScOperatorName(id));
     if (spec.sc != nullptr && std::find(operators_.begin(), operators_.end(), spec.sc) == operators_.end()) {
       operators_.push_back(spec.sc);
     }

@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include "models/decoder/pass_shape.h"
-#include "models/sc_plan.h"
 #include "python/src/base/arrays.h"
 #include "python/src/base/errors.h"
 #include "python/src/base/stream_order.h"
@@ -43,8 +42,6 @@ PromptAttention::PromptAttention(OpenDevice& open, AttentionMode mode, const KvC
   if (products.qk_extras != nullptr || products.av_extras != nullptr) spec_.layers = {products};
   limits_ = {sequences * positions, sequences, PagesOf(positions)};
   const std::lock_guard lock(open_.mutex);
-  CheckBackend(*open_.backend, {Precision::kSc, products.qk, products.qk_extras}, "qk");
-  CheckBackend(*open_.backend, {Precision::kSc, products.av, products.av_extras}, "av");
   cache_ = open_.backend->MakeKvCache(open_.device, spec_);
   pass_ = open_.backend->MakePass(open_.device, limits_);
 }

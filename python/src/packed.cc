@@ -6,7 +6,6 @@
 #include <span>
 #include <vector>
 
-#include "models/sc_plan.h"
 #include "python/src/base/arrays.h"
 #include "python/src/base/errors.h"
 #include "python/src/base/stream_order.h"
@@ -34,7 +33,6 @@ std::unique_ptr<Packed> MakePacked(nb::handle b, const LinearSpec& spec, const S
   }
   OpenDevice& open = DeviceOf(cuda < 0 ? Device{DeviceKind::kCpu, 0} : Device{DeviceKind::kCuda, cuda});
   const std::lock_guard lock(open.mutex);
-  CheckBackend(*open.backend, spec, spec.extras == nullptr ? "b" : spec.extras->op);
   WeightSource source;
   source.name = "b";
   source.rows = view.dim(0);

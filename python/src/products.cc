@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "models/sc_plan.h"
 #include "python/src/base/arrays.h"
 #include "python/src/base/bind.h"
 #include "python/src/base/devices.h"
@@ -66,7 +65,6 @@ void Product(nb::handle a, nb::handle b, const Config& config, nb::handle out, u
   TensorView view_out = result.view();
   view_out.device = open.device;
   const ScOperatorPtr op = config.op();
-  CheckBackend(*open.backend, {Precision::kSc, op}, "sc_matmul");
   StreamOrder order(open, stream);
   open.backend->ScMatmul(view_a, view_b, *op, view_out);
   Finish(open, &order, check_finite);

@@ -6,10 +6,8 @@
 
 #include "engine/generate.h"
 #include "engine/prefix_cache.h"
-#include "kernels/wrappers/forwarding_backend.h"
 #include "tests/engine/logits_cases.h"
 #include "tests/support/backends_under_test.h"
-#include "tests/support/expect_invalid.h"
 #include "tests/support/ring_gpus.h"
 #include "tests/support/temp_dir.h"
 
@@ -77,7 +75,6 @@ TEST(DilatedModel, EveryWayOfRunningItGivesTheSameBits) {
 
 TEST(DilatedModel, AGpuHasTheBitsOfTheCpu) {
   STOCH_OPEN_OR_SKIP(gpu, (BackendUnderTest{"cuda:0", "", 0}));
-  if (!gpu->has_dilated()) GTEST_SKIP() << gpu->name() << " has no such kernel";
   const TempDir scratch;
   const std::shared_ptr<Backend> cpu = OpenBackend("cpu", {.threads = 1, .cpu_variant = ""}, nullptr);
   for (const LogitsModel& model : Models(scratch)) {
@@ -93,7 +90,7 @@ TEST(DilatedModel, AGpuHasTheBitsOfTheCpu) {
 }
 
 TEST(DilatedModel, RingsOfGpusHaveTheBitsOfTheCpu) {
-  STOCH_OPEN_RING_OR_SKIP(all, kRingGpus);
+  STOCH_OPEN_OR_SKIP(all, kRingGpus);
   const TempDir scratch;
   const std::shared_ptr<Backend> cpu = OpenBackend("cpu", {.threads = 1, .cpu_variant = ""}, nullptr);
   for (const char* devices : {"cuda:0,1", "cuda:0,1,2,3", kRingGpus.device}) {
@@ -151,30 +148,6 @@ TEST(DilatedModel, PagesOfAPrefixAreReused) {
   EXPECT_EQ(reused, 0);
   EXPECT_EQ(Generated(*engine, &prefixes, model.prompt, &reused), expected);
   EXPECT_EQ(reused, kKvPageTokens);
-}
-
-// What a backend without the kernel is.
-class Dense final : public ForwardingBackend {
- public:
-  using ForwardingBackend::ForwardingBackend;
-  bool has_dilated() const override { return false; }
-};
-class DenseRing final : public ForwardingBackend {
- public:
-  using ForwardingBackend::ForwardingBackend;
-  bool has_dilated_ring() const override { return false; }
-};
-
-TEST(DilatedModel, BackendsWithoutAKernelRefuseBeforeTheyLoad) {
-  const TempDir scratch;
-  const LogitsModel model = TinyLogitsModel(scratch.path());
-  const auto backend = std::make_shared<Dense>(OpenBackend("cpu", {.threads = 1, .cpu_variant = ""}, nullptr));
-  ExpectInvalid([&] { OpenCase(backend, model.folder, ConfigOf(kSettings[0])); },
-                {"attention = dilated", "cpu backend", "--device cpu"});
-  EXPECT_EQ(HashRun(*OpenCase(backend, model.folder, ConfigOf("")), model.prompt, {}).size(), 64u);
-  const auto rings = std::make_shared<DenseRing>(OpenBackend("cpu:2", {.threads = 1, .cpu_variant = ""}, nullptr));
-  ExpectInvalid([&] { OpenDealt(rings, model, kSettings[0]); },
-                {"--split sequence", "attention = dilated", "cpu backend allows per_token or exact"});
 }
 
 }  // namespace

@@ -137,7 +137,6 @@ class DealtOutputRows : public testing::TestWithParam<BackendUnderTest> {};
 
 TEST_P(DealtOutputRows, LastLayerHasTheBitsOfAllRows) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
-  if (!backend->has_ring_attention()) GTEST_SKIP() << backend->name() << " has no RingAttention";
   const TempDir scratch;
   const LogitsModel model = TinyLogitsModel(scratch.path());
   const auto prompt = static_cast<int64_t>(model.prompt.size());
@@ -158,7 +157,6 @@ TEST_P(DealtOutputRows, LastLayerHasTheBitsOfAllRows) {
 // Outputs of every stripe next to rows without: a few, and so many that they have no room but where all rows are.
 TEST_P(DealtOutputRows, ManyOutputsHaveTheBitsOfAllRows) {
   STOCH_OPEN_OR_SKIP(inner, GetParam());
-  if (!inner->has_ring_attention()) GTEST_SKIP() << inner->name() << " has no RingAttention";
   const TempDir scratch;
   TinyModel model;
   model.config.num_key_value_heads = 1;  // little room
@@ -205,7 +203,6 @@ INSTANTIATE_TEST_SUITE_P(All, DealtOutputRows,
 
 TEST_P(OutputRowsOn, DilatedAttentionToo) {
   STOCH_OPEN_OR_SKIP(backend, GetParam().backend);
-  if (!backend->has_dilated()) GTEST_SKIP() << "no dilated attention";
   const TempDir scratch;
   const LogitsModel model = TinyLogitsModel(scratch.path());
   const LogitsConfig config{"dilated", Precision::kSc, "attention=dilated,segments=16:64,dilation=1:4"};

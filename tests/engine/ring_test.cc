@@ -55,7 +55,7 @@ TEST(Ring, DilatedAttentionIsThatOfOneDevice) {
 const Splits kGpuSplits = {{"cuda:0,1", "sequence"}, {"cuda:0,1,2,3", "sequence"}};
 
 TEST(Ring, GpusHaveTheBitsOfOneDevice) {
-  STOCH_OPEN_RING_OR_SKIP(gpu, kRingGpus);
+  STOCH_OPEN_OR_SKIP(gpu, kRingGpus);
   ExpectLengths({1, 15, 16, 17, 63, 64, 65, 255, 256, 257, 1000}, kGpuSplits, {"fp32", "preset=halved"});
   Splits more = {{"cuda:0,1,2,3,4,5,6,7", "sequence"}};
   // Without peers rows go through NCCL, which takes no GPU twice.
@@ -65,7 +65,7 @@ TEST(Ring, GpusHaveTheBitsOfOneDevice) {
 }
 
 TEST(Ring, DilatedAttentionOfGpusIsThatOfOneDevice) {
-  STOCH_OPEN_RING_OR_SKIP(gpu, kRingGpus);
+  STOCH_OPEN_OR_SKIP(gpu, kRingGpus);
   ExpectLengths({1, 15, 16, 17, 63, 64, 65, 255, 256, 257, 1000}, kGpuSplits, kDilated);
   Splits more = {{"cuda:0,1,2,3,4,5,6,7", "sequence"}};
   const char* off = std::getenv("NCCL_P2P_DISABLE");
@@ -74,7 +74,7 @@ TEST(Ring, DilatedAttentionOfGpusIsThatOfOneDevice) {
 }
 
 TEST(Ring, GpusThatDoNotReachEachOtherHaveTheBitsOfOneDevice) {
-  STOCH_OPEN_RING_OR_SKIP(gpu, kRingGpus);
+  STOCH_OPEN_OR_SKIP(gpu, kRingGpus);
   const ScopedVariable off("NCCL_P2P_DISABLE", "1");
   ExpectLengths({1, 17, 65, 257}, kGpuSplits, {"fp32", "preset=halved"});
   ExpectLengths({1, 17, 257}, kGpuSplits, {kDilated[1]});
@@ -85,7 +85,7 @@ INSTANTIATE_TEST_SUITE_P(Routes, RingHopRoute, testing::ValuesIn(kHopRoutes),
                          [](const auto& param) { return std::string("cuda_") + param.param; });
 
 TEST_P(RingHopRoute, GivesTheBitsOfOneDevice) {
-  STOCH_OPEN_RING_OR_SKIP(gpu, kRingGpus);
+  STOCH_OPEN_OR_SKIP(gpu, kRingGpus);
   STOCH_NEED_HOP_ROUTE(gpu, GetParam());
   const ScopedVariable route("STOCH_RING_ROUTE", GetParam());
   ExpectLengths({1, 17, 65, 257, 1000}, {{"cuda:0,1", "sequence"}}, {"fp32", "preset=halved"});
@@ -114,7 +114,7 @@ class RingHops : public testing::TestWithParam<HopsUnderTest> {
  protected:
   void SetUp() override {
     if (std::string_view(GetParam().kind) == "cpu") return;
-    STOCH_OPEN_RING_OR_SKIP(gpu, kRingGpus);
+    STOCH_OPEN_OR_SKIP(gpu, kRingGpus);
     if (*GetParam().route == '\0') return;
     STOCH_NEED_HOP_ROUTE(gpu, GetParam().route);
     route_.emplace("STOCH_RING_ROUTE", GetParam().route);
@@ -231,7 +231,7 @@ TEST_P(RingHops, ALostOneIsATypedErrorAndTheNextRequestWorks) {
 
 // Steps of generation exchange small results five times a layer.
 TEST(Ring, GpusThatLoseAnExchangeOfAStepSaySoAndTheStepCanBeRepeated) {
-  STOCH_OPEN_RING_OR_SKIP(gpu, kRingGpus);
+  STOCH_OPEN_OR_SKIP(gpu, kRingGpus);
   const TempDir scratch;
   const auto folder = WriteDealtModels(scratch.path()).front();
   for (const int count : {2, 8}) {

@@ -223,13 +223,8 @@ class DilatedTest : public testing::TestWithParam<test::BackendUnderTest> {
   }
 };
 
-// Opens the backend, or skips where it has no kernel, after a look at its refusal.
-#define STOCH_OPEN_DILATED_OR_SKIP(backend) \
-  STOCH_OPEN_OR_SKIP(backend, GetParam());  \
-  if (!(backend)->has_dilated()) GTEST_SKIP() << (backend)->name() << " has no such kernel"
-
 TEST_P(DilatedTest, RandomShapesMeetTheDefinition) {
-  STOCH_OPEN_DILATED_OR_SKIP(backend);
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
   std::mt19937 random(11);
   for (int i = 0; i < Rounds(60); ++i) {
     const Case c = Random(*backend, random);
@@ -251,7 +246,7 @@ TEST_P(DilatedTest, RandomShapesMeetTheDefinition) {
 
 // One pair of dilation 1 whose segment holds the sequence: attention as it is without pairs.
 TEST_P(DilatedTest, OneSegmentWithoutDilationIsDense) {
-  STOCH_OPEN_DILATED_OR_SKIP(backend);
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
   std::mt19937 random(12);
   for (int i = 0; i < Rounds(40); ++i) {
     Case c = Random(*backend, random);
@@ -272,7 +267,7 @@ TEST_P(DilatedTest, OneSegmentWithoutDilationIsDense) {
 
 // 10 000 perturbations on a machine with four CPU variants.
 TEST_P(DilatedTest, NoFutureTokenIsAdmitted) {
-  STOCH_OPEN_DILATED_OR_SKIP(backend);
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
   std::mt19937 random(13);
   int changed = 0;
   for (int shape = 0; shape < Rounds(50); ++shape) {
@@ -300,7 +295,7 @@ TEST_P(DilatedTest, NoFutureTokenIsAdmitted) {
 }
 
 TEST_P(DilatedTest, HeadsOfOneKvHeadSeeTheirOwnPositions) {
-  STOCH_OPEN_DILATED_OR_SKIP(backend);
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
   Case c;
   c.num_heads = 4;
   c.tokens = 70;
@@ -319,7 +314,7 @@ TEST_P(DilatedTest, HeadsOfOneKvHeadSeeTheirOwnPositions) {
 }
 
 TEST_P(DilatedTest, NonFiniteIsReported) {
-  STOCH_OPEN_DILATED_OR_SKIP(backend);
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
   Case c;
   c.pairs = {{16, 1}};
   Inputs in(3, c);
@@ -334,7 +329,6 @@ TEST_P(DilatedTest, WhatDoesNotFitIsRefused) {
   c.pairs = {{16, 1}};
   const Inputs in(3, c);
   const auto run = [&] { Runner(*backend, c).Run({{&in, 0, c.tokens}}); };
-  if (!backend->has_dilated()) return test::ExpectInvalid(run, {"layer 4", "dilated", "--device cpu"});
   c.pairs = {{0, 1}};
   test::ExpectInvalid(run, {"layer 4", "segment of 0"});
   c.pairs = {{8, 0}};

@@ -163,7 +163,6 @@ TEST_P(FamilyOps, GeluMultipliesAndCapsBound) {
 // One expert a row, which adds a multiple of its output: Granite's residuals.
 TEST_P(FamilyOps, OneExpertIsAScaledSum) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
-  if (!backend->has_experts()) GTEST_SKIP() << "no experts on " << backend->name();
   constexpr int64_t kRows = 5, kCols = 131;
   const Matrix x = RandomMatrix(51, kRows, kCols + 2);
   Matrix expected = RandomMatrix(52, kRows, kCols + 4);
@@ -183,7 +182,6 @@ TEST_P(FamilyOps, OneExpertIsAScaledSum) {
 
 TEST_P(FamilyOps, RoutersTakeTheMostProbableExperts) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
-  if (!backend->has_experts()) GTEST_SKIP() << "no experts on " << backend->name();
   for (const auto& [experts, top_k] :
        {std::pair<int64_t, int64_t>{1, 1}, {8, 2}, {8, 8}, {128, 8}, {300, 3}, {64, 40}, {1000, 33}}) {
     constexpr int64_t kRows = 9;
@@ -225,7 +223,6 @@ TEST_P(FamilyOps, RoutersTakeTheMostProbableExperts) {
 // A route with its product gives what a linear and a route give: few rows, which are one kernel on a GPU, and many.
 TEST_P(FamilyOps, RoutersMayMakeTheirLogits) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
-  if (!backend->has_experts()) GTEST_SKIP() << "no experts on " << backend->name();
   const Device device = backend->devices().front();
   constexpr int64_t kMost = 33;
   struct Shape {
@@ -297,7 +294,6 @@ TEST_P(FamilyOps, RoutersMayMakeTheirLogits) {
 // Experts of several specs give what LinearCall gives of the same rows, whatever else is in the call.
 TEST_P(FamilyOps, ExpertsAreLinearsOfTheirRows) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
-  if (!backend->has_experts()) GTEST_SKIP() << "no experts on " << backend->name();
   const Device device = backend->devices().front();
   constexpr int64_t kExperts = 5, kRows = 7, kTopK = 2, kCols = 72, kOut = 40;
   ScConfig sc;
@@ -370,7 +366,6 @@ TEST_P(FamilyOps, ExpertsAreLinearsOfTheirRows) {
 
 TEST_P(FamilyOps, ExpertsAreCombinedInOrderOfRank) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
-  if (!backend->has_experts()) GTEST_SKIP() << "no experts on " << backend->name();
   constexpr int64_t kRows = 5, kTopK = 3, kCols = 300;
   const Matrix x = RandomMatrix(41, kRows * kTopK, kCols);
   const Matrix weights = RandomMatrix(42, kRows, kTopK);
@@ -392,7 +387,6 @@ TEST_P(FamilyOps, ExpertsAreCombinedInOrderOfRank) {
 // Experts whose slots are combined in the same op give what the two ops give.
 TEST_P(FamilyOps, ExpertsMayBeCombinedAtOnce) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
-  if (!backend->has_experts()) GTEST_SKIP() << "no experts on " << backend->name();
   const Device device = backend->devices().front();
   constexpr int64_t kExperts = 9, kCols = 200, kOut = 75;
   struct Case {

@@ -27,11 +27,6 @@ TEST_P(ResearchGolden, EveryRecordedCase) {
   for (const auto& fields : cases) {
     const std::string kind = fields.at("kind");
     kinds.insert(kind);
-    // A backend without extras has integers and tables of up to 16 bits.
-    const bool smooth = fields["tensors"].contains("smooth") && kind != "smoothquant" && kind != "awq";
-    const bool mixed = kind == "rungs" || kind == "lengths" || kind == "protected" || smooth;
-    const bool wide = kind == "table" && fields.at("code") == "unsigned";
-    if ((mixed || wide) && !backend->has_extras()) continue;
     const GoldenResult result = RunResearchGolden(*backend, file, fields);
     EXPECT_TRUE(result.passed) << fields.at("case") << ": " << result.detail;
   }

@@ -85,16 +85,12 @@ class MixedModel : public testing::TestWithParam<BackendUnderTest> {
   TempDir scratch_;
 };
 
-#define STOCH_WITH_EXTRAS(backend)         \
-  STOCH_OPEN_OR_SKIP(backend, GetParam()); \
-  if (!backend->has_extras()) GTEST_SKIP() << "no mixed lengths there"
-
 constexpr const char* kMixedModes[] = {"attention=per_token", "attention=per_row", "attention=per_head"};
 
 constexpr const char* kSpread = R"({"thresholds": [0.5], "metric_lo": 0, "metric_hi": 2})";
 
 TEST_P(MixedModel, OneLevelForAllIsTheUniformRun) {
-  STOCH_WITH_EXTRAS(backend);
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
   // Thresholds of 0: every row has the first level.
   const std::string mp = Table("[96, 32]", R"({"thresholds": [0], "metric_lo": 0, "metric_hi": 1})");
   for (const char* mode : kMixedModes) {
@@ -105,7 +101,7 @@ TEST_P(MixedModel, OneLevelForAllIsTheUniformRun) {
 }
 
 TEST_P(MixedModel, FixedLengthsDependOnTheirRowAlone) {
-  STOCH_WITH_EXTRAS(backend);
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
   const std::string mp = Table("[128, 24]", kSpread);
   const auto whole = Logits(backend, "preset=halved", {.mp = mp});
   EXPECT_FALSE(Same(whole, Logits(backend, "stoc_len=128", {})));
@@ -115,7 +111,7 @@ TEST_P(MixedModel, FixedLengthsDependOnTheirRowAlone) {
 }
 
 TEST_P(MixedModel, CallLengthsRunInEveryAttention) {
-  STOCH_WITH_EXTRAS(backend);
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
   const std::string mp = Table("[128, 24]", R"({"thresholds": [0.5]})");
   for (const char* mode : kMixedModes) {
     if (std::string(mode) == "attention=per_head") continue;
@@ -126,7 +122,7 @@ TEST_P(MixedModel, CallLengthsRunInEveryAttention) {
 }
 
 TEST_P(MixedModel, ChunksHaveLengthsOfTheirOwn) {
-  STOCH_WITH_EXTRAS(backend);
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
   std::string buckets;
   for (const char* op : kOps) {
     if (std::string(op) == "qk" || std::string(op) == "av") continue;
@@ -143,7 +139,7 @@ TEST_P(MixedModel, ChunksHaveLengthsOfTheirOwn) {
 
 // An operator whose only length is 0 adds nothing, which is no error.
 TEST_P(MixedModel, AnOperatorMayBePrunedWhole) {
-  STOCH_WITH_EXTRAS(backend);
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
   std::string defaults;
   for (const char* op : kOps) defaults += (defaults.empty() ? "\"" : ", \"") + std::string(op) + "\": " + kSpread;
   const auto with = [&](const std::string& levels, const std::string& thresholds) {
@@ -159,7 +155,7 @@ TEST_P(MixedModel, AnOperatorMayBePrunedWhole) {
 }
 
 TEST_P(MixedModel, TheExactTableIsInt8) {
-  STOCH_WITH_EXTRAS(backend);
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
   std::string numbers;
   for (int a = -128; a < 128; ++a) {
     for (int b = -128; b < 128; ++b) numbers += std::to_string(a * b) + " ";
@@ -171,7 +167,7 @@ TEST_P(MixedModel, TheExactTableIsInt8) {
 }
 
 TEST_P(MixedModel, MasksAreSettings) {
-  STOCH_WITH_EXTRAS(backend);
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
   const std::string mask = Write("mask.json", R"({"format": "scmp_llm_hybrid_v1", "schedule": {
     "q_proj": ["int7", "sc"], "down_proj": ["fp", "int4"], "qk": ["sc", "int8"], "av": ["int6", "sc"]}})");
   const auto masked = Logits(backend, "preset=halved", {.mask = mask});
@@ -186,7 +182,7 @@ TEST_P(MixedModel, MasksAreSettings) {
 }
 
 TEST_P(MixedModel, SmoothingDividesAndMultiplies) {
-  STOCH_WITH_EXTRAS(backend);
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
   const auto with = [&](float scale) {
     const auto path = scratch_.path() / "smooth.safetensors";
     StoredTensor tensor{"layers.1.q_proj", DType::kF32, {64}, std::vector<std::byte>(256)};
@@ -201,7 +197,7 @@ TEST_P(MixedModel, SmoothingDividesAndMultiplies) {
 }
 
 TEST_P(MixedModel, ProtectedChannelsAreAProductOfTheirOwn) {
-  STOCH_WITH_EXTRAS(backend);
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
   const auto with = [&](const std::string& channels) {
     std::string defaults;
     for (const char* op : kOps) defaults += (defaults.empty() ? "\"" : ", \"") + std::string(op) + "\": " + kSpread;
@@ -216,7 +212,7 @@ TEST_P(MixedModel, ProtectedChannelsAreAProductOfTheirOwn) {
 }
 
 TEST_P(MixedModel, GridsFollowTheLengthOrTheTable) {
-  STOCH_WITH_EXTRAS(backend);
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
   const auto with = [&](const std::string& settings, const std::string& grids) {
     const std::string mp = Table("[96, 24]", kSpread);
     if (grids.empty()) return Logits(backend, settings, {.mp = mp});

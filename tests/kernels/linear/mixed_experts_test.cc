@@ -272,7 +272,6 @@ class MixedExperts : public testing::TestWithParam<BackendUnderTest> {};
 
 TEST_P(MixedExperts, AreProductsOfTheirSlots) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
-  if (!backend->has_experts() || !backend->has_extras()) GTEST_SKIP() << "no mixed lengths on " << backend->name();
   for (const Case& c : Cases()) {
     for (const bool shared : {true, false}) {
       SCOPED_TRACE(std::string(c.name) + (shared ? ", slots share rows" : ""));
@@ -288,7 +287,6 @@ TEST_P(MixedExperts, AreProductsOfTheirSlots) {
 // The host groups slots by what was chosen, so nothing of a call may be replayed for another choice.
 TEST_P(MixedExperts, FollowTheChoiceUnderTheKeyOfAGraph) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
-  if (!backend->has_experts() || !backend->has_extras()) GTEST_SKIP() << "no mixed lengths on " << backend->name();
   for (const Case& c : Cases()) {
     SCOPED_TRACE(c.name);
     Experts experts(*backend, c, true);
@@ -303,7 +301,6 @@ TEST_P(MixedExperts, FollowTheChoiceUnderTheKeyOfAGraph) {
 
 TEST_P(MixedExperts, ShowTheLengthsOfEveryPair) {
   STOCH_OPEN_OR_SKIP(backend, GetParam());
-  if (!backend->has_experts() || !backend->has_extras()) GTEST_SKIP() << "no mixed lengths on " << backend->name();
   for (const Case& c : Cases()) {
     SCOPED_TRACE(c.name);
     Experts experts(*backend, c, true);

@@ -21,7 +21,7 @@ using Shape = RingShape;
 class RingDevices : public testing::TestWithParam<BackendUnderTest> {};
 
 TEST_P(RingDevices, EveryRouteGivesTheBitsOfAttention) {
-  STOCH_OPEN_RING_OR_SKIP(backend, GetParam());
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
   const bool is_cpu = backend->name() == "cpu";
   const std::vector<int32_t> passes = {21, 1, 90, 3, 30};
   for (const Precision precision : {Precision::kFp32, Precision::kSc}) {
@@ -43,7 +43,7 @@ TEST_P(RingDevices, EveryRouteGivesTheBitsOfAttention) {
 // Rows of sequences of different depths in a pass; heads that share a KV head by twos and by sixteen; heads that fast
 // kernels are built for and others.
 TEST_P(RingDevices, QueriesOfSeveralSequencesHaveTheBitsOfAttention) {
-  STOCH_OPEN_RING_OR_SKIP(backend, GetParam());
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
   const std::shared_ptr<Backend> cpu = OpenBackend("cpu", {.threads = 2, .cpu_variant = ""}, nullptr);
   const std::vector<std::vector<int32_t>> passes = {{300, 1, 0}, {1, 40, 5},  {1, 1, 1}, {8, 3, 1},
                                                     {0, 1, 8},   {1, 0, 300}, {3, 8, 2}, {1, 1, 1}};
@@ -66,7 +66,7 @@ TEST_P(RingDevices, QueriesOfSeveralSequencesHaveTheBitsOfAttention) {
 // overlap, that leave rows without a position, and segments that end within a stripe. Seen from a KV head's absolute
 // query heads: some heads of a model, as a device has them that shares heads too.
 TEST_P(RingDevices, DilatedAttentionIsThatOfOneDevice) {
-  STOCH_OPEN_RING_OR_SKIP(backend, GetParam());
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
   const bool is_cpu = backend->name() == "cpu";
   const std::shared_ptr<Backend> cpu = OpenBackend("cpu", {.threads = 2, .cpu_variant = ""}, nullptr);
   const std::vector<std::vector<int32_t>> passes = {{1, 15, 0}, {16, 1, 65}, {0, 17, 1},  {1, 1, 1},   {63, 8, 0},
@@ -98,7 +98,7 @@ TEST_P(RingDevices, DilatedAttentionIsThatOfOneDevice) {
 }
 
 TEST_P(RingDevices, OneSegmentWithoutDilationIsDense) {
-  STOCH_OPEN_RING_OR_SKIP(backend, GetParam());
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
   const std::vector<int32_t> passes = {21, 1, 90, 3, 30, 1};
   for (const int window : {0, 50}) {
     Shape shape;
@@ -121,7 +121,7 @@ class ByteProbe final : public RingProbe {
 
 // Only what some row's segments hold travels; deep contexts by both routes.
 TEST_P(RingDevices, KeysBeforeTheSegmentsStayWhereTheyAre) {
-  STOCH_OPEN_RING_OR_SKIP(backend, GetParam());
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
   const std::shared_ptr<Backend> cpu = OpenBackend("cpu", {.threads = 2, .cpu_variant = ""}, nullptr);
   constexpr int64_t kDepth = 5000;
   const std::vector<DilatedPair> pairs = {{512, 1}, {2048, 4}};
@@ -237,7 +237,7 @@ std::vector<ResearchCase> ResearchCases() {
 // Settings that no fast kernel takes, of steps and of prompts, of sequences next to each other, and with windows of all KV
 // heads or of one at a time.
 TEST_P(RingDevices, ResearchSettingsHaveTheBitsOfAttention) {
-  STOCH_OPEN_RING_OR_SKIP(backend, GetParam());
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
   const std::shared_ptr<Backend> cpu = OpenBackend("cpu", {.threads = 2, .cpu_variant = ""}, nullptr);
   const std::vector<std::vector<int32_t>> passes = {{30, 0}, {1, 9}, {1, 1}, {65, 8}, {0, 1}, {20, 1}};
   for (const ResearchCase& c : ResearchCases()) {
@@ -270,7 +270,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, RingDevices, testing::Values(kCpu, kRingGpus),
 
 // Heads that tiles are built for, long passes after short ones, one KV head and several, contexts of many pages.
 TEST(RingAttention, GpusGiveTheBitsOfOneCpu) {
-  STOCH_OPEN_RING_OR_SKIP(gpu, kRingGpus);
+  STOCH_OPEN_OR_SKIP(gpu, kRingGpus);
   const std::shared_ptr<Backend> cpu = OpenBackend("cpu", {.threads = 2, .cpu_variant = ""}, nullptr);
   const Shape shapes[] = {{4, 2, 64, 1664}, {8, 1, 128, 1664}, {3, 3, 24, 1664}};
   for (const char* settings : {"fp32", "preset=halved", "preset=published,attention=per_token"}) {
@@ -298,7 +298,7 @@ TEST(RingAttention, GpusGiveTheBitsOfOneCpu) {
 
 // Contexts that many blocks share, and whose lanes take several turns; a narrow window fills the cache in little time.
 TEST(RingAttention, QueriesToDeepContextsOfGpusHaveTheBitsOfOneCpu) {
-  STOCH_OPEN_RING_OR_SKIP(gpu, kRingGpus);
+  STOCH_OPEN_OR_SKIP(gpu, kRingGpus);
   const std::shared_ptr<Backend> cpu = OpenBackend("cpu", {.threads = 2, .cpu_variant = ""}, nullptr);
   for (const Shape& shape : {Shape{4, 2, 64, 20032}, Shape{4, 2, 24, 20032}}) {
     const auto run = [&](const std::shared_ptr<Backend>& backend, int count) {
@@ -316,7 +316,7 @@ TEST(RingAttention, QueriesToDeepContextsOfGpusHaveTheBitsOfOneCpu) {
 // Words of streams of values in the place of streams of keys (SharesStreams), a tile or a few at a time: with rows that list what is
 // beyond first words, of which some have too much to list, and with rows that need all words. Sequences next to each other.
 TEST(RingAttention, GpusWhoseStreamsShareMemoryGiveTheBitsOfOneCpu) {
-  STOCH_OPEN_RING_OR_SKIP(all, kRingGpus);
+  STOCH_OPEN_OR_SKIP(all, kRingGpus);
   const std::shared_ptr<Backend> cpu = OpenBackend("cpu", {.threads = 2, .cpu_variant = ""}, nullptr);
   const std::vector<std::vector<int32_t>> passes = {{640, 90}, {1, 300}, {700, 17}};
   for (const char* settings : {"preset=halved", "preset=halved,qk.stoc_len=64", "preset=halved,av.stoc_len=64"}) {
@@ -342,7 +342,7 @@ TEST(RingAttention, GpusWhoseStreamsShareMemoryGiveTheBitsOfOneCpu) {
 // ------------------------------------------------------------------------------------------- hops of two GPUs ----
 
 TEST(RingAttention, GpusRefuseWhatTheyDoNotHave) {
-  STOCH_OPEN_RING_OR_SKIP(gpu, kRingGpus);
+  STOCH_OPEN_OR_SKIP(gpu, kRingGpus);
   Ring query(gpu, Precision::kFp32, 2);
   query.call.route = RingRoute::kQuery;
   query.Prepare(20, 0);

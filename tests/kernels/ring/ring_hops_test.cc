@@ -22,7 +22,7 @@ INSTANTIATE_TEST_SUITE_P(Routes, RingHopRoute, testing::ValuesIn(kHopRoutes),
                          [](const auto& param) { return std::string("cuda_") + param.param; });
 
 TEST_P(RingHopRoute, GivesTheBitsOfAttention) {
-  STOCH_OPEN_RING_OR_SKIP(gpu, kRingGpus);
+  STOCH_OPEN_OR_SKIP(gpu, kRingGpus);
   STOCH_NEED_HOP_ROUTE(gpu, GetParam());
   const std::shared_ptr<Backend> cpu = OpenBackend("cpu", {.threads = 2, .cpu_variant = ""}, nullptr);
   for (const Precision precision : {Precision::kFp32, Precision::kSc}) {
@@ -57,7 +57,7 @@ class LosingProbe final : public RingProbe {
 };
 
 TEST_P(RingHopRoute, GivesUpLostHopsAndGoesOn) {
-  STOCH_OPEN_RING_OR_SKIP(gpu, kRingGpus);
+  STOCH_OPEN_OR_SKIP(gpu, kRingGpus);
   STOCH_NEED_HOP_ROUTE(gpu, GetParam());
   const RingShape shape{8, 8, 128, 1664};  // of several rounds
   const std::shared_ptr<Backend> cpu = OpenBackend("cpu", {.threads = 2, .cpu_variant = ""}, nullptr);
@@ -81,7 +81,7 @@ TEST_P(RingHopRoute, GivesUpLostHopsAndGoesOn) {
 }
 
 TEST(RingAttention, HopsThatTheGpusDoNotHaveAreRefused) {
-  STOCH_OPEN_RING_OR_SKIP(gpu, kRingGpus);
+  STOCH_OPEN_OR_SKIP(gpu, kRingGpus);
   const auto run_as = [](const char* route) {
     const ScopedVariable asked("STOCH_RING_ROUTE", route);
     Ring ring(OpenBackend("cuda:0,1,2,3,4,5,6,7", {}, nullptr), Precision::kSc, 8);
