@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/base/error.h"
+#include "kernels/sc/hardware/accumulator.h"
 #include "kernels/spec_check.h"
 
 namespace stoch {
@@ -50,18 +51,16 @@ void CheckDilated(const AttentionCall& call) {
                           std::to_string(pair.dilation) + ", expected 1 or more of both");
   }
   if (call.first_head < 0) Reject(call.site, "first head " + std::to_string(call.first_head) + ", expected 0 or more");
-  const auto refuses = [&](const ScOperatorPtr& qk, const ScOperatorPtr& av, const ScExtrasPtr& qk_extras,
-                           const ScExtrasPtr& av_extras) {
+  const auto refuses = [&](const ScOperatorPtr& av, const ScExtrasPtr& qk_extras, const ScExtrasPtr& av_extras) {
     if (qk_extras != nullptr || av_extras != nullptr) {
       Reject(call.site, "dilated attention: rows have one stream length");
     }
-    if (IntBits(av->config.arith) > 0) Reject(call.site, "dilated attention: av has no integer arithmetic");
-    for (const ScOperatorPtr& op : {qk, av}) {
-      if (IsNumberFormat(op->config.arith)) Reject(call.site, "dilated attention: no arith = fp8_e4m3 and mxint8");
-    }
+    if (av->config.arith != ScArith::kSc)
+      Reject(call.site, "dilated attention: av has the arithmetic of streams alone");
+    if (HasHardware(av->config)) Reject(call.site, "dilated attention: av has no faults, registers and adders");
   };
-  if (spec.layers.empty()) return refuses(spec.qk, spec.av, nullptr, nullptr);
-  for (const KvCacheSpec::Products& layer : spec.layers) refuses(layer.qk, layer.av, layer.qk_extras, layer.av_extras);
+  if (spec.layers.empty()) return refuses(spec.av, nullptr, nullptr);
+  for (const KvCacheSpec::Products& layer : spec.layers) refuses(layer.av, layer.qk_extras, layer.av_extras);
 }
 
 // A matrix, or a batch of them.

@@ -5,12 +5,40 @@
 #include <vector>
 
 #include "kernels/base/error.h"
+#include "kernels/sc/hardware/accumulator.h"
 #include "kernels/sc/sc_parameters.h"
 #include "models/sc_model_config.h"
 #include "models/sc_settings.h"
 
 namespace stoch {
 namespace {
+
+// Refuses what a product of attention may not have in the model's mode. Of dilated rows, av has no scales and no
+// registers by position: where positions are skipped it is not defined which ones share a scale or a group, and what a
+// register does at the others. Faults of keys belong to stored codes, which per_head and per_row do not have.
+void ValidateMode(const ScModelConfig& config, ScOperatorId id, const ScConfig& op, const std::string& name) {
+  const bool is_av = id == ScOperatorId::kAv;
+  const bool is_window = config.attention == AttentionMode::kPerHead || config.attention == AttentionMode::kPerRow;
+  if (is_av && op.arith == ScArith::kMxInt8) {
+    Reject(name + ".arith", "mxint8", "sc, int2..int8, fp8_e4m3 (blocks along positions would change as tokens come)");
+  }
+  if (config.dilated.enabled && is_av && op.arith != ScArith::kSc && op.arith != ScArith::kFp) {
+    const std::string value = IntBits(op.arith) > 0 ? "int" + std::to_string(IntBits(op.arith)) : "fp8_e4m3";
+    Reject(name + ".arith", value, "sc with attention = dilated (a scale belongs to 128 positions in a row)");
+  }
+  const bool refuses_hardware = config.dilated.enabled && is_av && HasHardware(op);
+  if (!refuses_hardware && !(is_window && HasFaults(op))) return;
+  const ScConfig ideal;
+  for (const ScParameter& parameter : ScParameters()) {
+    const std::string value = parameter.get(op, parameter);
+    if (!IsHardware(parameter) || value == parameter.get(ideal, parameter)) continue;
+    if (!refuses_hardware && !parameter.name.starts_with("fault")) continue;
+    Reject(name + '.' + std::string(parameter.name), value,
+           parameter.get(ideal, parameter) + " with attention = " + std::string(AttentionName(config)) +
+               (refuses_hardware ? " (at positions that a row skips it is not defined)"
+                                 : " (a pass quantizes every key and value again)"));
+  }
+}
 
 void ValidateOperator(const ScModelConfig& config, ScOperatorId id, const ScConfig& op, const std::string& name) {
   if (IsAttentionProduct(id) && op.arith == ScArith::kFp) RejectExactProduct(name);
@@ -19,25 +47,7 @@ void ValidateOperator(const ScModelConfig& config, ScOperatorId id, const ScConf
   } catch (const InvalidInput& error) {
     throw InvalidInput(name + ": " + error.what());
   }
-  if (config.dilated.enabled && id == ScOperatorId::kAv && IntBits(op.arith) > 0) {
-    Reject(name + ".arith", "int" + std::to_string(IntBits(op.arith)), "sc with attention = dilated");
-  }
-  if (id == ScOperatorId::kAv && op.arith == ScArith::kMxInt8) {
-    Reject(name + ".arith", "mxint8", "sc, int2..int8, fp8_e4m3 (blocks along positions would change as tokens come)");
-  }
-  if (config.dilated.enabled && IsAttentionProduct(id) && IsNumberFormat(op.arith)) {
-    Reject(name + ".arith", op.arith == ScArith::kMxInt8 ? "mxint8" : "fp8_e4m3", "sc with attention = dilated");
-  }
-  const bool is_window = config.attention == AttentionMode::kPerHead || config.attention == AttentionMode::kPerRow;
-  if (IsAttentionProduct(id) && (is_window || config.dilated.enabled) && (HasFaults(op) || !HasPlainSums(op))) {
-    const ScConfig plain;
-    for (const ScParameter& parameter : ScParameters()) {
-      const std::string value = parameter.get(op, parameter);
-      if (!IsHardware(parameter) || value == parameter.get(plain, parameter)) continue;
-      Reject(name + '.' + std::string(parameter.name), value,
-             parameter.get(plain, parameter) + " with attention = " + std::string(AttentionName(config)));
-    }
-  }
+  if (IsAttentionProduct(id)) ValidateMode(config, id, op, name);
   if (op.arith != ScArith::kSc) return;  // no streams: scopes of their own
   if (IsAttentionProduct(id)) {
     const std::string mode = " with attention = " + std::string(AttentionName(config));

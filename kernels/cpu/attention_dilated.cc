@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/attention_formats.h"
+#include "kernels/cpu/row_quantizer.h"
 #include "kernels/cpu/softmax.h"
 #include "kernels/dilated.h"
 #include "kernels/math/quantize.h"
@@ -64,20 +66,6 @@ std::vector<DilatedTile> CutTiles(const AttentionWork& work) {
   return tiles;
 }
 
-ScChunks OneChunk(int64_t dims) {
-  ScChunks chunks;
-  chunks.cols = dims;
-  chunks.size = dims;
-  chunks.count = 1;
-  return chunks;
-}
-
-// Quantizes a row that is its own scope; false if it holds NaN or infinity.
-bool QuantizeRow(Context& context, const ScLookup& lookup, const float* x, int64_t n, const ScQuantizer::Row& out) {
-  return ScQuantizer(context.pool, context.simd, *lookup.op, OneChunk(n), ScScopes{1, 1}, 1, nullptr)
-      .Quantize(0, x, out);
-}
-
 // State of a thread, kept from tile to tile.
 struct Scratch {
   ScRows q, p;                            // [lefts]
@@ -98,6 +86,7 @@ class DilatedRows {
         s_(*scratch),
         qk_(*work.qk().lookup),
         av_(*work.av().lookup),
+        qk_hardware_(work.qk().hardware.get()),
         heads_(static_cast<int64_t>(tile.heads.size())),
         lefts_(tile.num_rows * heads_),
         channels_(work.cache.channel_blocks() * kBlockRows),
@@ -131,6 +120,7 @@ class DilatedRows {
   }
   int64_t position(int64_t i) const { return admitted_.positions[static_cast<size_t>(i)]; }
   int64_t row(int64_t n) const { return tile_.first_row + n / heads_; }
+  uint64_t fault_row(int64_t n) const { return FaultRow(tile_.sequence->number, tile_.first_position + n / heads_); }
   int64_t head(int64_t n) const { return tile_.heads[static_cast<size_t>(n % heads_)]; }
   int64_t slab(int64_t position) const { return work_.slab(*tile_.sequence, position, tile_.kv_head); }
 
@@ -140,6 +130,7 @@ class DilatedRows {
   void Gather(const uint8_t* codes, const uint8_t* columns, int64_t count, int64_t to);
   // Scores of admitted positions [begin, begin + count), which are `columns` of a block of keys.
   void ScoreBlock(const uint8_t* codes, const float* scales, int64_t begin, int64_t count, const uint8_t* columns);
+  void ScoreFormats(const uint8_t* codes, const float* scales, int64_t begin, int64_t count, const uint8_t* columns);
   void ReadScales();
   bool Probabilities(int64_t n);
   void AddValues();
@@ -155,23 +146,33 @@ class DilatedRows {
   Scratch& s_;
   const ScLookup& qk_;
   const ScLookup& av_;
+  const ScHardware* qk_hardware_;  // null: ideal
   int64_t heads_, lefts_, channels_;
   AdmittedPositions admitted_;
 };
 
 void DilatedRows::QuantizeQueries() {
-  s_.q.Resize(qk_, OneChunk(work_.head_dim), lefts_, work_.head_dim);
+  const ScChunks chunks = HeadChunks(*qk_.op, work_.head_dim);
+  const RowQuantizer quantize(context_, qk_, chunks);
+  s_.q.Resize(qk_, chunks, lefts_, work_.head_dim);
   s_.left.resize(static_cast<size_t>(lefts_));
   for (int64_t n = 0; n < lefts_; ++n) {
-    QuantizeRow(context_, qk_, work_.q(row(n), head(n)), work_.head_dim, s_.q.row(n));
+    quantize(work_.q(row(n), head(n)), s_.q.row(n));
+    if (qk_hardware_ != nullptr && qk_hardware_->a.any()) {
+      const ScSite site = work_.QuerySite(kQkOperator, head(n));
+      const uint64_t key = FaultKey(qk_hardware_->seed(), FaultKind::kActivation, site, fault_row(n));
+      ReadCodes(*qk_.op, qk_hardware_->a, key, {}, 0, s_.q.row(n).codes, work_.head_dim, nullptr);
+    }
     s_.q.Derive(qk_, n);
     s_.left[static_cast<size_t>(n)] = s_.q.Left(n, 0);
   }
 }
 
 // Keys lie in blocks of 64 positions. A block of which a good part is admitted is multiplied whole; what is admitted of
-// sparser ones is gathered into blocks of its own.
+// sparser ones is gathered into blocks of its own, unless faults are drawn by position or keys have several scales.
 void DilatedRows::Score() {
+  const bool gathers = !work_.qk().accumulates() && !IsNumberFormat(qk_.op->config.arith);
+  const int64_t key_scales = work_.cache.spec().key_scales;
   s_.scores.resize(static_cast<size_t>(lefts_ * admitted_.size()));
   s_.acc.resize(static_cast<size_t>(lefts_ * channels_));
   s_.codes.resize(static_cast<size_t>(std::max(work_.head_dim, channels_) * kBlockRows));
@@ -193,8 +194,8 @@ void DilatedRows::Score() {
       ++end;
     }
     const uint8_t* codes = work_.cache.k_codes(slab(start)) + in_page * work_.head_dim;
-    const float* block_scales = work_.cache.k_scales(slab(start)) + in_page;
-    if (lefts_ * (kBlockRows - (end - i)) <= (end - i) * kGatherCost) {
+    const float* block_scales = work_.cache.k_scales(slab(start)) + in_page * key_scales;
+    if (!gathers || lefts_ * (kBlockRows - (end - i)) <= (end - i) * kGatherCost) {
       flush(i);
       ScoreBlock(codes, block_scales, i, end - i, columns);
       continue;
@@ -219,14 +220,35 @@ void DilatedRows::Gather(const uint8_t* codes, const uint8_t* columns, int64_t c
 
 void DilatedRows::ScoreBlock(const uint8_t* codes, const float* scales, int64_t begin, int64_t count,
                              const uint8_t* columns) {
-  context_.simd.sc_block(qk_.table(), s_.left.data(), lefts_, 0, work_.head_dim, codes, 0, 1, s_.acc.data());
+  if (IsNumberFormat(qk_.op->config.arith)) return ScoreFormats(codes, scales, begin, count, columns);
+  const bool accumulates = work_.qk().accumulates();
+  if (!accumulates || qk_hardware_->sums_whole()) {
+    SumBlocks(context_.simd, qk_, qk_hardware_, s_.left, 0, work_.head_dim, codes, 0, 1, s_.acc.data());
+  }
   for (int64_t n = 0; n < lefts_; ++n) {
-    const int32_t* acc = s_.acc.data() + n * kBlockRows;
+    int32_t* acc = s_.acc.data() + n * kBlockRows;
+    if (accumulates) {
+      const ScSite site = work_.QuerySite(kQkOperator, head(n));
+      const ScBlockSums block{qk_hardware_, qk_hardware_->accumulator.KeysOf(site, fault_row(n)),
+                              FaultColumn(0, position(begin) - columns[0]), columns[count - 1] + 1};
+      AccumulateBlock(context_.simd, qk_, block, s_.left[static_cast<size_t>(n)], work_.head_dim, codes, acc);
+    }
     float* scores = s_.scores.data() + n * admitted_.size() + begin;
     const float q_scale = s_.q.scale(n, 0);
     for (int64_t i = 0; i < count; ++i) {
       scores[i] = BipolarProduct(acc[columns[i]], qk_.op->gain, q_scale, scales[columns[i]]) * work_.scale;
     }
+  }
+}
+
+void DilatedRows::ScoreFormats(const uint8_t* codes, const float* scales, int64_t begin, int64_t count,
+                               const uint8_t* columns) {
+  const FormatKeys keys{codes, scales, work_.cache.spec().key_scales, columns[count - 1] + 1};
+  float y[kBlockRows];
+  for (int64_t n = 0; n < lefts_; ++n) {
+    MultiplyKeys(context_.simd, qk_, s_.q, n, keys, y);
+    float* scores = s_.scores.data() + n * admitted_.size() + begin;
+    for (int64_t i = 0; i < count; ++i) scores[i] = y[columns[i]] * work_.scale;
   }
 }
 
@@ -258,8 +280,8 @@ bool DilatedRows::Probabilities(int64_t n) {
     for (int64_t i = seen.begin; i < seen.end; ++i) {
       s_.weighted[static_cast<size_t>(i)] = (p[i] / sum) * s_.v_scales[static_cast<size_t>(i)];
     }
-    finite = QuantizeRow(context_, av_, s_.weighted.data() + seen.begin, seen.end - seen.begin,
-                         {out.codes + seen.begin, out.scales, nullptr, nullptr});
+    const RowQuantizer quantize(context_, av_, OneChunk(seen.end - seen.begin));
+    finite = quantize(s_.weighted.data() + seen.begin, {out.codes + seen.begin, out.scales, nullptr, nullptr});
   }
   s_.p.Derive(av_, n, admitted_.positions.data());
   return finite;

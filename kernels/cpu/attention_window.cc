@@ -76,7 +76,8 @@ bool Score(Context& context, const AttentionWork& work, const Head& at, const At
   scores->resize(static_cast<size_t>(rows * positions));
   const bool finite = QuantizeRows(context, *work.qk().lookup, work.q(at.sequence.first_row, at.head),
                                    work.call.q.step(0), rows, work.head_dim);
-  const ScTarget qk{&at.window.k, scores->data(), positions, 1, false};
+  const ScHardwareUse use{work.qk().hardware.get(), {}};
+  const ScTarget qk{&at.window.k, scores->data(), positions, 1, false, work.qk().accumulates() ? &use : nullptr};
   const std::vector<uint8_t> slots = SlotsOf(q_slots, at.sequence, at.head);
   ScProduct(context.pool, context.simd, {work.qk().by_slot, slots, 1}, context.rows, 0, rows, {&qk, 1});
 
@@ -99,7 +100,9 @@ bool AddValues(Context& context, const AttentionWork& work, const Head& at, cons
   const int64_t rows = at.sequence.num_rows;
   const int64_t positions = at.window.k.rows;
   const bool finite = QuantizeRows(context, *work.av().lookup, scores.data(), positions, rows, positions);
-  const ScTarget av{&at.window.v, work.out(at.sequence.first_row, at.head), work.call.out.step(0), 1, false};
+  const ScHardwareUse use{work.av().hardware.get(), {}};
+  const ScTarget av{&at.window.v, work.out(at.sequence.first_row, at.head), work.call.out.step(0), 1,
+                    false,        work.av().accumulates() ? &use : nullptr};
   const std::vector<uint8_t> slots = SlotsOf(p_slots, at.sequence, at.head);
   ScProduct(context.pool, context.simd, {work.av().by_slot, slots, 1}, context.rows, 0, rows, {&av, 1});
   return finite;

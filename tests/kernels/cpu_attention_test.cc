@@ -8,6 +8,7 @@
 
 #include "kernels/registry.h"
 #include "tests/kernels/attention_scenario.h"
+#include "tests/kernels/sc/config_with.h"
 
 namespace stoch::test {
 namespace {
@@ -57,6 +58,28 @@ TEST_P(DeepAttention, WindowsGiveTheSameBits) {
   }
   shape.window = 608;
   EXPECT_EQ(Differences(all, RunAttention(*Open(2), shape, kPasses)), "");
+}
+
+// Registers and adders of both products. A register that holds every sum changes nothing; one that does not, or an adder
+// that loses carries, changes outputs.
+TEST(WindowHardware, RegistersAndAddersAreOfTheWholeWindow) {
+  for (const AttentionMode mode : {AttentionMode::kPerRow, AttentionMode::kPerHead}) {
+    const AttentionShape ideal = Deep(mode, 4, 2, 24);
+    const AttentionRows expected = RunAttention(*Open(1), ideal, kPasses);
+    for (ScConfig AttentionShape::*op : {&AttentionShape::qk, &AttentionShape::av}) {
+      const auto run = [&](const char* setting, int threads) {
+        AttentionShape shape = ideal;
+        shape.*op = With(ideal.*op, setting);
+        return RunAttention(*Open(threads), shape, kPasses);
+      };
+      EXPECT_EQ(Differences(run("acc_bits=31", 1), expected), "");
+      for (const char* setting : {"acc_bits=8", "acc_bits=7,acc_group=8", "adder=or,adder_group=4"}) {
+        const AttentionRows changed = run(setting, 1);
+        EXPECT_NE(Differences(changed, expected), "") << setting;
+        EXPECT_EQ(Differences(changed, run(setting, 3)), "") << setting;
+      }
+    }
+  }
 }
 
 // Streams of 256 cycles have counts of 256, which are added apart.

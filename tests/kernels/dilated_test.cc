@@ -12,10 +12,12 @@
 #include <vector>
 
 #include "kernels/math/elementary.h"
+#include "kernels/math/number_formats.h"
 #include "kernels/math/reduce.h"
 #include "tests/kernels/definition.h"
 #include "tests/kernels/device_tensor.h"
 #include "tests/kernels/dilated_pairs.h"
+#include "tests/kernels/sc/config_with.h"
 #include "tests/kernels/sequence_attention.h"
 #include "tests/support/backends_under_test.h"
 #include "tests/support/expect_invalid.h"
@@ -35,6 +37,7 @@ struct Case {
   int64_t first_head = 0, tokens = 40;
   int window = 0;
   ScConfig sc;
+  std::string qk;  // "name=value,..." that qk has on top of sc
   std::vector<DilatedPair> pairs;
   bool made_for_pairs = true;  // KvCacheSpec::dilated
 
@@ -42,7 +45,7 @@ struct Case {
     return std::to_string(num_heads) + '/' + std::to_string(num_kv_heads) + " heads from " +
            std::to_string(first_head) + " of " + std::to_string(head_dim) + ", pages of " +
            std::to_string(page_tokens) + ", " + std::to_string(tokens) + " tokens, window " + std::to_string(window) +
-           ", " + Describe(sc) + ", pairs" + test::PairsText(pairs);
+           ", " + Describe(sc) + ", qk " + qk + ", pairs" + test::PairsText(pairs);
   }
 };
 
@@ -188,8 +191,9 @@ class Runner {
     spec.page_tokens = case_.page_tokens;
     spec.num_pages = 2 * pages_each_;
     spec.mode = AttentionMode::kPerToken;
-    spec.qk = MakeScOperator(case_.sc);
-    spec.av = spec.qk;
+    spec.qk = MakeScOperator(test::With(case_.sc, case_.qk));
+    spec.av = MakeScOperator(case_.sc);
+    if (spec.qk->config.arith == ScArith::kMxInt8) spec.key_scales = (case_.head_dim + kMxBlock - 1) / kMxBlock;
     spec.dilated = case_.made_for_pairs;
     return spec;
   }
@@ -262,6 +266,37 @@ TEST_P(DilatedTest, OneSegmentWithoutDilationIsDense) {
     if (c.tokens < 3) continue;
     c.pairs[0].segment = c.tokens / 2;
     EXPECT_FALSE(test::SameBits(runner.Run({{&in, 0, c.tokens}}).values, dense.values)) << c.Text();
+  }
+}
+
+// Formats of numbers and hardware that is not ideal in q k: without dilation the bits of per_token, and with it the same
+// ones in pieces and on every backend.
+TEST_P(DilatedTest, QkTakesFormatsAndHardware) {
+  STOCH_OPEN_DILATED_OR_SKIP(backend);
+  STOCH_OPEN_OR_SKIP(scalar, (test::BackendUnderTest{"cpu", "scalar", 1}));
+  std::mt19937 random(14);
+  for (const char* setting :
+       {"arith=fp8_e4m3", "arith=mxint8", "fault_weight=0.02", "fault_activation=0.02", "fault_product=0.01",
+        "acc_bits=12", "acc_bits=9,acc_group=8", "acc_bits=14,fault_acc=0.01", "adder=apc,adder_group=4",
+        "fault_weight=0.02,fault_activation=0.02,acc_bits=14,fault_acc=0.01"}) {
+    for (int i = 0; i < 3; ++i) {
+      Case c = Random(*backend, random);
+      c.qk = setting;
+      c.sc.stoc_len = 128;
+      const Inputs in(static_cast<uint64_t>(700 + i), c);
+      Runner runner(*backend, c);
+      const Matrix whole = runner.Run({{&in, 0, c.tokens}});
+      EXPECT_TRUE(test::SameBits(whole.values, Runner(*scalar, c).Run({{&in, 0, c.tokens}}).values)) << c.Text();
+      for (int64_t begin = 0, count; begin < c.tokens; begin += count) {
+        count = std::min<int64_t>(c.tokens - begin, Pick(random, 1, 40));
+        const Matrix part = runner.Run({{&in, begin, count}});
+        ASSERT_TRUE(test::SameBits(part.values, RowsOf(whole, begin, count).values)) << c.Text() << " at " << begin;
+      }
+      c.pairs = {{c.tokens, 1}};
+      EXPECT_TRUE(
+          test::SameBits(runner.Run({{&in, 0, c.tokens}}).values, runner.Run({{&in, 0, c.tokens}}, false).values))
+          << c.Text();
+    }
   }
 }
 
@@ -339,6 +374,12 @@ TEST_P(DilatedTest, WhatDoesNotFitIsRefused) {
   c.first_head = -1;
   test::ExpectInvalid(run, {"first head -1"});
   c.first_head = 0;
+  c.sc.acc_bits = 12;
+  test::ExpectInvalid(run, {"layer 4", "dilated attention", "av has no faults, registers and adders"});
+  c.sc.acc_bits = 0;
+  c.sc.arith = ScArith::kFp8E4m3;
+  test::ExpectInvalid(run, {"dilated attention", "av has the arithmetic of streams alone"});
+  c.sc.arith = ScArith::kSc;
   c.made_for_pairs = false;
   test::ExpectInvalid(run, {"layer 4", "dilated attention", "a cache that was not made for it"});
 }

@@ -119,7 +119,7 @@ TEST_F(FormatsModel, WhatHasNoMeaningIsRefused) {
   };
   refused("av.arith=mxint8", {"av.arith = mxint8", "fp8_e4m3"});
   refused("arith=mxint8", {"av.arith = mxint8"});
-  refused("attention=dilated,segments=16,dilation=1,qk.arith=fp8_e4m3", {"qk.arith = fp8_e4m3", "dilated"});
+  refused("attention=dilated,segments=16,dilation=1,av.arith=fp8_e4m3", {"av.arith = fp8_e4m3", "dilated"});
   refused("q_proj.arith=fp8_e4m3,q_proj.fault_weight=0.1", {"fault_weight = 0.1", "arith = fp8_e4m3"});
   refused("q_proj.arith=mxint8,q_proj.acc_bits=20", {"acc_bits = 20", "arith = mxint8"});
   refused("q_proj.arith=fp8_e4m3,q_proj.adder=or,q_proj.adder_group=2", {"adder = or"});

@@ -163,6 +163,7 @@ class WindowPass {
     product.w = k.weight(0);
     product.slots = SlotsOf(products_.qk.view(), q_slots_, sequence, head);
     product.out = {scores_, sequence.length};
+    if (products_.qk_hardware != nullptr) product.hardware = products_.qk_hardware->view();
     LaunchPlainProduct(ctx_, product);
     const int64_t first = int64_t{sequence.first_row} * a_.num_heads + head;
     const SoftmaxArgs softmax{scores_,
@@ -193,6 +194,7 @@ class WindowPass {
     product.w = v.weight(0);
     product.slots = SlotsOf(products_.av.view(), p_slots_, sequence, head);
     product.out = {a_.out + sequence.first_row * a_.out_stride + int64_t{head} * a_.kv.head_dim, a_.out_stride};
+    if (products_.av_hardware != nullptr) product.hardware = products_.av_hardware->view();
     LaunchPlainProduct(ctx_, product);
   }
 

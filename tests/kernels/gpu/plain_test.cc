@@ -15,24 +15,14 @@
 #include "tests/kernels/gpu/both_backends.h"
 #include "tests/kernels/gpu/mixed_cases.h"
 #include "tests/kernels/random_floats.h"
+#include "tests/kernels/sc/config_with.h"
 
 namespace stoch {
 namespace {
 
 using test::DeviceTensor;
 using test::RandomFloats;
-
-// "name=value,..." on top of `config`.
-ScConfig With(ScConfig config, const std::string& settings) {
-  for (size_t begin = 0; begin < settings.size();) {
-    const size_t end = std::min(settings.find(',', begin), settings.size());
-    const std::string one = settings.substr(begin, end - begin);
-    const size_t equals = one.find('=');
-    SetScParameter(config, one.substr(0, equals), one.substr(equals + 1));
-    begin = end + 1;
-  }
-  return config;
-}
+using test::With;
 
 // Hardware that is not ideal, each alone and several together.
 const char* const kHardware[] = {
@@ -351,6 +341,11 @@ std::vector<test::AttentionShape> WindowCases(AttentionMode mode) {
     shape->av.chunk_d = 128;
     shape->head_dim = 72;
   });
+  for (const char* text :
+       {"acc_bits=12", "acc_bits=9,acc_group=8", "adder=apc,adder_group=4", "adder=or,adder_group=3"}) {
+    add(With(base, text), [](auto* /*shape*/) {});
+    add(With(base, text), [](auto* shape) { shape->window = 50; });
+  }
   ScConfig table;
   table.gate = ScGate::kTable;
   table.table = "nearly";
