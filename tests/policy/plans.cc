@@ -83,7 +83,6 @@ std::vector<std::string> CheckChooser(const std::vector<SourceFile>& files) {
       Exemption{"kernels/cuda/rows.cu", "has_clusters", "blocks of a row: a cluster or one"},
       Exemption{"kernels/cuda/sampling/query_launch.cuh", "has_clusters", "blocks of a row: a cluster or one"},
       Exemption{"kernels/cuda/sampling/compare.cu", "has_clusters", "blocks of a row: a cluster or one"},
-      Exemption{"kernels/cuda/linear/fixed_tile.cu", "has_wgmma", "one route: an instruction of its kernel"},
   };
   std::vector<std::string> found;
   std::vector<std::string> traits;

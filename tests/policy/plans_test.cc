@@ -53,8 +53,9 @@ TEST(ChooserRule, OnlyThePlanReadsTraits) {
   EXPECT_EQ(findings("tests/kernels/a_test.cc", "if (gpu.has_wgmma) return;\n"), 0u);
   // An exemption is of one trait.
   EXPECT_EQ(findings("kernels/cuda/runtime/gpu_probe.cu", "traits.has_wgmma = true;\n"), 0u);
-  EXPECT_EQ(findings("kernels/cuda/linear/fixed_tile.cu", "return ctx.traits.has_wgmma ? A : B;\n"), 0u);
-  EXPECT_EQ(findings("kernels/cuda/linear/fixed_tile.cu", "return ctx.traits.has_clusters ? A : B;\n"), 1u);
+  EXPECT_EQ(findings("kernels/cuda/rows.cu", "return ctx.traits.has_clusters ? A : B;\n"), 0u);
+  EXPECT_EQ(findings("kernels/cuda/rows.cu", "return ctx.traits.has_wgmma ? A : B;\n"), 1u);
+  EXPECT_EQ(findings("kernels/cuda/linear/fixed_tile.cu", "return ctx.traits.has_wgmma ? A : B;\n"), 1u);
   // A header without traits would let everything pass.
   EXPECT_EQ(CheckChooser({{kernel, "if (ctx.traits.has_wgmma) Run();\n"}}).size(), 1u);
 }

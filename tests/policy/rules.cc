@@ -163,6 +163,7 @@ std::vector<Layer> MakeLayers() {
        linear + Patterns{"kernels/cuda/weights/", "kernels/cuda/plain/product.h", "kernels/cuda/sc/*.h",
                          "kernels/cuda/sc/decode/decode.h", "kernels/cuda/sc/table/table.h",
                          "kernels/cuda/sc/hopper/batch_wgmma.h", "kernels/cuda/sc/hopper/row_groups.h"}},
+      {"kernels/cuda/linear/hopper/", linear + Patterns{"kernels/cuda/weights/", "kernels/cuda/linear/"}},
       {"kernels/cuda/linear/",
        linear + Patterns{"kernels/cuda/baseline/linear.h", "kernels/cuda/mixed/*.h", "kernels/cuda/weights/",
                          "kernels/cuda/plain/product.h", "kernels/cuda/sc/*.h"}},

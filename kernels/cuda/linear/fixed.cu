@@ -223,25 +223,29 @@ void LaunchFixedLinear(DeviceContext& ctx, const LinearPlan& plan, const RowSour
   args.w = w;
   args.out = out;
   args.reporter = reporter;
-  const bool few = plan.route != LinearRoute::kFixedTiles;
+  const bool tiles = plan.route == LinearRoute::kFixedTiles || plan.route == LinearRoute::kFixedWgmma;
   if (plan.route == LinearRoute::kFixedScreen) {
     args.x.norm = w.screen.norm;
     args.x.best = w.screen.best;
   }
   const int column_tiles = static_cast<int>((rows * kDigits + 7) / 8);
-  args.x.columns = few ? column_tiles * 8 : fixed::kTileColumns;
+  args.x.columns = tiles ? fixed::kTileColumns : column_tiles * 8;
   args.x.tile_rows = plan.tile_tokens;
-  args.x.by_digit = !few;
+  args.x.by_digit = tiles;
   args.x.steps = w.padded_cols / kStepCols;
   const int64_t padded_rows = (rows + args.x.tile_rows - 1) / args.x.tile_rows * args.x.tile_rows;
   Scratch scratch(ctx.workspace);
-  args.x.bytes = scratch.Take<int8_t>(few ? args.x.columns * w.padded_cols : padded_rows * w.padded_cols * kDigits);
+  args.x.bytes = scratch.Take<int8_t>(tiles ? padded_rows * w.padded_cols * kDigits : args.x.columns * w.padded_cols);
   args.x.units = scratch.Take<double>(padded_rows);
   const auto input = DispatchPrologue(source.prologue, [](auto p) { return FixedInputKernel<p>; });
   LaunchOverlapped(ctx, input, dim3(static_cast<unsigned>(padded_rows)), dim3(kInputThreads), 0, source, rows, w.cols,
                    args.x, reporter);
-  if (plan.route == LinearRoute::kFixedScreen) return fixed::LaunchScreened(ctx, args);
-  if (!few) return fixed::LaunchFixedTiles(ctx, args);
+  switch (plan.route) {
+    case LinearRoute::kFixedScreen: return fixed::LaunchScreened(ctx, args);
+    case LinearRoute::kFixedTiles: return fixed::LaunchFixedTiles(ctx, args);
+    case LinearRoute::kFixedWgmma: return fixed::LaunchFixedWgmma(ctx, args);
+    default: STOCH_CHECK(plan.route == LinearRoute::kFixedVector);
+  }
   switch (column_tiles) {
     case 1: return LaunchVector<1>(ctx, args);
     case 2: return LaunchVector<2>(ctx, args);

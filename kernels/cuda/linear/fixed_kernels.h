@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arguments and sizes of the kernels of fixed.h. Private to this folder.
+// Arguments and sizes of the kernels of fixed.h. Private to this folder and hopper/.
 #pragma once
 
 #include <cstdint>
@@ -51,5 +51,7 @@ struct FixedArgs {
 // Computes linears of many rows of x, in tiles of 128 weight rows x kTileTokens rows of x. Requires: args.x has whole
 // tiles of kTileTokens rows, by_digit.
 void LaunchFixedTiles(DeviceContext& ctx, const FixedArgs& args);
+// LaunchFixedTiles by wgmma (hopper/). Requires: GpuTraits::has_wgmma.
+void LaunchFixedWgmma(DeviceContext& ctx, const FixedArgs& args);
 
 }  // namespace stoch::cuda::fixed

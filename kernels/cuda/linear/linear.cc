@@ -138,7 +138,7 @@ void RunExact(DeviceContext& ctx, const LinearCall& call, const RowSource& sourc
     if (WeightAt(call, i).spec().precision != Precision::kFp32) continue;
     if (WeightAt(call, i).is_fixed_point()) {
       const auto& view = WeightAt(call, i).view<FixedWeightView>();
-      const LinearPlan plan = PlanFixedLinear({call.x.dim(0), view.cols, {&view.rows, 1}}, pass);
+      const LinearPlan plan = PlanFixedLinear(ctx.traits, {call.x.dim(0), view.cols, {&view.rows, 1}}, pass);
       LaunchFixedLinear(ctx, plan, source, call.x.dim(0), view, OutputAt(call, i), reporter);
       continue;
     }

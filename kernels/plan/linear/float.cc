@@ -50,7 +50,7 @@ LinearPlan PlanExactLinear(const GpuTraits& gpu, int value_bytes, const LinearSh
   return plan;
 }
 
-LinearPlan PlanFixedLinear(const LinearShape& shape, const LinearPass& pass) {
+LinearPlan PlanFixedLinear(const GpuTraits& gpu, const LinearShape& shape, const LinearPass& pass) {
   const int64_t rows = shape.tokens;
   const int64_t cols = FixedCols(shape.in_features);
   LinearPlan plan;
@@ -66,7 +66,7 @@ LinearPlan PlanFixedLinear(const LinearShape& shape, const LinearPass& pass) {
   } else if (few) {
     plan.route = LinearRoute::kFixedVector;
   } else {
-    plan.route = LinearRoute::kFixedTiles;
+    plan.route = gpu.has_wgmma ? LinearRoute::kFixedWgmma : LinearRoute::kFixedTiles;
     plan.shared_bytes = kFixedTileBytes;
   }
   return plan;

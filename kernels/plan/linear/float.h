@@ -11,7 +11,7 @@ namespace stoch {
 
 // PlanLinear of one matrix. value_bytes: bytes of a number of the weight in memory.
 LinearPlan PlanExactLinear(const GpuTraits& gpu, int value_bytes, const LinearShape& shape);
-LinearPlan PlanFixedLinear(const LinearShape& shape, const LinearPass& pass);
+LinearPlan PlanFixedLinear(const GpuTraits& gpu, const LinearShape& shape, const LinearPass& pass);
 // PlanLinear of 1..kMaxScTasks matrices.
 LinearPlan PlanHalfLinear(const LinearShape& shape);
 

@@ -73,7 +73,7 @@ LinearPlan PlanLinear(const GpuTraits& gpu, const LinearOperand& weights, const 
     case LinearKind::kSc: return PlanScLinear(gpu, weights.sc, shape, pass);
     case LinearKind::kMixed: return PlanMixedLinear(gpu, weights.mixed, shape, pass);
     case LinearKind::kExact: return PlanExactLinear(gpu, weights.value_bytes, shape);
-    case LinearKind::kFixed: return PlanFixedLinear(shape, pass);
+    case LinearKind::kFixed: return PlanFixedLinear(gpu, shape, pass);
     case LinearKind::kHalf: break;
   }
   return PlanHalfLinear(shape);

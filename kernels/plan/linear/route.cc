@@ -33,6 +33,7 @@ std::string_view LinearRouteName(LinearRoute route) {
     case kFixedScreen: return "fixed screen";
     case kFixedVector: return "fixed vector";
     case kFixedTiles: return "fixed tiles";
+    case kFixedWgmma: return "fixed wgmma";
     case kHalfGemm: return "half gemm";
     case kHalfExpert: return "half expert";
   }

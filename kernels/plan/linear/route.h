@@ -41,7 +41,8 @@ enum class LinearRoute : uint8_t {
   // fp32 as products of integers (kernels/math/fixed_point.h).
   kFixedScreen,  // linear/fixed_screen.cu: one row, of whose outputs only the largest are wanted
   kFixedVector,  // linear/fixed.cu: up to 8 rows
-  kFixedTiles,   // linear/fixed_tile.cu: tiles of 64 rows
+  kFixedTiles,   // linear/fixed_tile.cu: tiles of 64 rows, on mma.sync
+  kFixedWgmma,   // linear/hopper/fixed_wgmma.cu: the same tiles on wgmma
   // The fp16 baseline.
   kHalfGemm,    // cuBLAS
   kHalfExpert,  // baseline/experts.cu

@@ -107,7 +107,7 @@ void ExpectEnoughExact(bool fixed, int64_t rows, int64_t cols, int64_t most) {
   for (const int64_t tokens : {1, 2, 3, 8, 9, 64, 65, 200}) {
     if (tokens > most) break;
     if (fixed) {
-      const LinearPlan plan = PlanFixedLinear({tokens, cols, {&rows, 1}}, {});
+      const LinearPlan plan = PlanFixedLinear(ctx.traits, {tokens, cols, {&rows, 1}}, {});
       LaunchFixedLinear(ctx, plan, source, tokens, integers, to, reporter);
     } else {
       const LinearPlan plan = PlanExactLinear(ctx.traits, 2, {tokens, cols, {&rows, 1}});

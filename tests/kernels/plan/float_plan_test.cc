@@ -69,7 +69,21 @@ TEST(FloatPlan, FixedPoint) {
   EXPECT_EQ(Route(gpu, LinearKind::kFixed, 4096, 1, {.only_largest = true}), "fixed screen");
   EXPECT_EQ(Route(gpu, LinearKind::kFixed, 4096, 2, {.only_largest = true}), "fixed vector");
   EXPECT_EQ(Route(gpu, LinearKind::kFixed, 4096, 8), "fixed vector");
-  EXPECT_EQ(Route(gpu, LinearKind::kFixed, 4096, 9), "fixed tiles");
+  EXPECT_EQ(Route(gpu, LinearKind::kFixed, 4096, 9), "fixed wgmma");
+}
+
+// Tiles are multiplied by wgmma where a GPU runs it, and take the same memory either way.
+TEST(FloatPlan, FixedTilesByWgmma) {
+  const LinearShape shape{2048, 4096, kOut};
+  for (const test::GpuModel& gpu : test::GpuModels()) {
+    const bool wgmma = gpu.name == "H200" || gpu.name == "H200 with 99 KB";
+    EXPECT_EQ(Route(gpu.traits, LinearKind::kFixed, 4096, 8), "fixed vector") << gpu.name;
+    EXPECT_EQ(Route(gpu.traits, LinearKind::kFixed, 4096, 9), wgmma ? "fixed wgmma" : "fixed tiles") << gpu.name;
+    const LinearPlan plan = PlanFixedLinear(gpu.traits, shape, {});
+    EXPECT_EQ(plan.route, wgmma ? LinearRoute::kFixedWgmma : LinearRoute::kFixedTiles) << gpu.name;
+    EXPECT_EQ(plan.shared_bytes, kFixedTileBytes) << gpu.name;
+    EXPECT_EQ(plan.scratch_bytes(), PlanFixedLinear(test::H200(), shape, {}).scratch_bytes()) << gpu.name;
+  }
 }
 
 TEST(FloatPlan, HalfBaseline) {
