@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <regex>
+#include <set>
+#include <utility>
 
 #include "tests/policy/rules.h"
 #include "tests/policy/text.h"
@@ -12,25 +14,102 @@ namespace {
 
 std::string WithoutComment(const std::string& line) { return line.substr(0, line.find("//")); }
 
-}  // namespace
-
-std::vector<std::string> CheckPlans(const SourceFile& file) {
-  static const std::regex kPlan(R"(^struct \w*Plan \{$)");
-  static const std::regex kFlag(R"(^\s+bool (\w+)( =.*)?;\s*$)");
-  std::vector<std::string> found;
-  if (!StartsWith(file.path, "kernels/plan/")) return found;
-  bool inside = false;
+// A struct or class of a file, and the lines of its members: those of structs in it, too, but not of functions.
+struct Struct {
+  const SourceFile* file = nullptr;
+  std::string name;
+  size_t line = 0;
+  std::vector<std::pair<size_t, std::string>> members;  // number, line without its comment
+};
+std::vector<Struct> StructsOf(const SourceFile& file) {
+  static const std::regex kBegin(R"(^(?:struct|class) (\w+)(?: final)?(?: : .*)? \{\s*$)");
+  static const std::regex kNested(R"(^  (?:struct|class|union)\b.*\{\s*$)");
+  std::vector<Struct> structs;
+  bool inside = false, nested = false;
   ForLines(file, [&](size_t number, const std::string& line) {
     const std::string code = WithoutComment(line);
-    if (std::regex_match(code, kPlan)) inside = true;
-    if (StartsWith(code, "}")) inside = false;
     std::smatch match;
-    if (inside && std::regex_match(code, match, kFlag)) {
-      found.push_back(
-          At(file, number,
-             "a plan has the flag " + match[1].str() + ": make it a value of an enum, or the plan optional"));
+    if (std::regex_match(code, match, kBegin)) {
+      structs.push_back({&file, match[1], number, {}});
+      inside = true;
+      return;
     }
+    if (StartsWith(code, "}")) inside = false;
+    if (!inside) return;
+    if (std::regex_match(code, kNested)) nested = true;
+    if (StartsWith(code, "  }")) nested = false;
+    const size_t indent = code.find_first_not_of(' ');
+    if (indent == 2 || (nested && indent == 4)) structs.back().members.emplace_back(number, code);
   });
+  return structs;
+}
+
+}  // namespace
+
+std::vector<std::string> CheckPlans(const std::vector<SourceFile>& files) {
+  // Structs with flags that functions return and that are no choices.
+  struct Exemption {
+    std::string_view name, why;
+  };
+  constexpr std::array kExemptions = {
+      Exemption{"AttentionShape", "what is asked for: it comes from a cache, and plans are chosen for it"},
+      Exemption{"AttentionPass", "what is asked for: the rows of a pass"},
+      Exemption{"ScTraits", "what an operator has: choices read it"},
+      Exemption{"MixedTraits", "what a weight has: choices read it"},
+      Exemption{"GpuTraits", "what a GPU has: choices read it"},
+  };
+  static const std::regex kReturns(
+      R"(^\s*(?:(?:static|constexpr|inline|\[\[nodiscard\]\]) )*(?:[\w:]+<)*(?:const )?(\w+)[>&*]* (?:\w+::)*\w+\(.*)");
+  static const std::regex kWord(R"(\b[A-Z]\w*)");
+  std::vector<Struct> structs;
+  std::set<std::string> covered;
+  for (const SourceFile& file : files) {
+    if (!StartsWith(file.path, "kernels/plan/") || !IsSource(file.path)) continue;
+    const std::vector<Struct> of_file = StructsOf(file);
+    structs.insert(structs.end(), of_file.begin(), of_file.end());
+    ForLines(file, [&](size_t, const std::string& line) {
+      std::smatch match;
+      const std::string code = WithoutComment(line);
+      if (std::regex_match(code, match, kReturns)) covered.insert(match[1]);
+    });
+  }
+  const auto is_exempt = [&](const std::string& name) {
+    return std::any_of(kExemptions.begin(), kExemptions.end(),
+                       [&](const Exemption& each) { return each.name == name; });
+  };
+  for (const Struct& each : structs) {
+    if (each.name.size() > 4 && each.name.compare(each.name.size() - 4, 4, "Plan") == 0) covered.insert(each.name);
+  }
+  // Members of what is covered are covered, too.
+  for (size_t before = 0; before != covered.size();) {
+    before = covered.size();
+    for (const Struct& each : structs) {
+      if (covered.count(each.name) == 0 || is_exempt(each.name)) continue;
+      for (const auto& [number, member] : each.members) {
+        for (auto it = std::sregex_iterator(member.begin(), member.end(), kWord); it != std::sregex_iterator(); ++it) {
+          covered.insert(it->str());
+        }
+      }
+    }
+  }
+  std::vector<std::string> found;
+  static const std::regex kFlag(R"(^\s+(?:mutable )?(?:[\w:]+<)*bool\b[^(]*$)");
+  for (const Struct& each : structs) {
+    if (covered.count(each.name) == 0) continue;
+    size_t flags = 0;
+    for (const auto& [number, member] : each.members) {
+      if (!std::regex_match(member, kFlag)) continue;
+      ++flags;
+      if (is_exempt(each.name)) continue;
+      found.push_back(At(*each.file, number,
+                         each.name +
+                             " is a plan or part of one and has a flag: make it a value of an enum, or the plan "
+                             "optional, or say in plans.cc why it is no choice"));
+    }
+    if (flags == 0 && is_exempt(each.name)) {
+      found.push_back(At(*each.file, each.line, each.name + " has no flag, so plans.cc need not exempt it"));
+    }
+  }
   return found;
 }
 

@@ -12,11 +12,33 @@ namespace {
 size_t Findings(Rule rule, const std::string& path, const std::string& text) { return rule({path, text}).size(); }
 
 TEST(PlansRule, HaveNoFlags) {
+  const auto findings = [](const std::string& path, const std::string& text) {
+    return CheckPlans({{path, text}}).size();
+  };
+  const std::string header = "kernels/plan/a.h";
   const std::string plan = "struct TilePlan {\n  int rows = 1;  // bool of a comment\n  bool is_wide = false;\n};\n";
-  EXPECT_EQ(Findings(CheckPlans, "kernels/plan/attention/tiles.h", plan), 1u);
-  EXPECT_EQ(Findings(CheckPlans, "kernels/cuda/attention/tile.h", plan), 0u);
-  EXPECT_EQ(Findings(CheckPlans, "kernels/plan/gpu_traits.h", "struct Traits {\n  bool has_wgmma = false;\n};\n"), 0u);
-  EXPECT_EQ(Findings(CheckPlans, "kernels/plan/a.h", "struct APlan {\n  bool Takes(int rows) const;\n};\n"), 0u);
+  EXPECT_EQ(findings(header, plan), 1u);
+  EXPECT_EQ(findings("kernels/cuda/attention/tile.h", plan), 0u);
+  EXPECT_EQ(findings(header, "struct APlan {\n  bool Takes(int rows) const;\n  bool is_a() const { return x; }\n};\n"),
+            0u);
+  for (const std::string flag : {"bool a = false, b = true;", "bool a{true};", "std::optional<bool> a;",
+                                 "std::array<bool, 2> a = {};", "struct Part {\n    bool a;\n  } part;"}) {
+    EXPECT_EQ(findings(header, "struct APlan {\n  " + flag + "\n};\n"), 1u) << flag;
+  }
+  // By whatever name a function returns it.
+  const std::string launch = "struct ALaunch {\n  bool is_wide = false;\n};\n";
+  EXPECT_EQ(findings(header, launch), 0u);
+  EXPECT_EQ(findings(header, launch + "int Plan(const ALaunch& launch);\n"), 0u);
+  for (const std::string function : {"ALaunch PlanA(int rows);", "std::optional<ALaunch> Choose(int rows,",
+                                     "const ALaunch& Of();", "std::vector<ALaunch> PlanAll(int rows);"}) {
+    EXPECT_EQ(findings(header, launch + function + "\n"), 1u) << function;
+  }
+  EXPECT_EQ(findings(header, launch + "struct BPlan {\n  int rows;\n  ALaunch launch;\n};\n"), 1u);
+  EXPECT_EQ(CheckPlans({{header, launch}, {"kernels/plan/b.h", "ALaunch PlanA(int rows);\n"}}).size(), 1u);
+  // What is no choice is listed, for as long as it has flags.
+  const std::string made = "ScTraits MakeScTraits(int x);\n";
+  EXPECT_EQ(findings(header, "struct ScTraits {\n  bool has_bytes = false;\n};\n" + made), 0u);
+  EXPECT_EQ(findings(header, "struct ScTraits {\n  int bytes = 0;\n};\n" + made), 1u);
 }
 
 TEST(TemplatesRule, ThreeBooleans) {

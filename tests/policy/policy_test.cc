@@ -375,7 +375,7 @@ INSTANTIATE_TEST_SUITE_P(
                     NamedTreeRule{"Results", CheckResults}, NamedTreeRule{"Log", CheckLog},
                     NamedTreeRule{"Chooser", CheckChooser}, NamedTreeRule{"Routes", CheckRoutes},
                     NamedTreeRule{"Kernels", CheckKernels}, NamedTreeRule{"RouteNumbers", CheckRouteNumbers},
-                    NamedTreeRule{"Workflows", CheckWorkflows}),
+                    NamedTreeRule{"Plans", CheckPlans}, NamedTreeRule{"Workflows", CheckWorkflows}),
     [](const auto& rule) { return rule.param.name; });
 
 TEST(WholeTree, CitesOnlyWhatIsThere) {
@@ -393,8 +393,7 @@ INSTANTIATE_TEST_SUITE_P(
                     NamedRule{"StandardStreams", CheckStandardStreams}, NamedRule{"NoLibm", CheckNoLibm},
                     NamedRule{"Length", CheckLength}, NamedRule{"Functions", CheckFunctions},
                     NamedRule{"Words", CheckWords}, NamedRule{"KernelWords", CheckKernelWords},
-                    NamedRule{"Plans", CheckPlans}, NamedRule{"Templates", CheckTemplates},
-                    NamedRule{"Licence", CheckLicence}),
+                    NamedRule{"Templates", CheckTemplates}, NamedRule{"Licence", CheckLicence}),
     [](const auto& rule) { return rule.param.name; });
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <regex>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "tests/policy/rules.h"
 #include "tests/policy/text.h"
@@ -83,6 +84,61 @@ void AddNamed(const std::vector<SourceFile>& files, const std::string& base, con
   }
 }
 
+// The names of the kernels (__global__) that a text declares or defines.
+std::vector<std::string> KernelsOf(const std::string& text) {
+  static const std::regex kComment(R"(//[^\n]*)");
+  static const std::regex kWord(R"([A-Za-z_]\w*)");
+  const std::string code = std::regex_replace(text, kComment, "");
+  std::vector<std::string> kernels;
+  const std::string global = "__global__";
+  for (size_t at = code.find(global); at != std::string::npos; at = code.find(global, at)) {
+    at += global.size();
+    std::smatch word;
+    // The first word with a parenthesis is the name, unless it begins with __, as __launch_bounds__(...) does.
+    while (std::regex_search(code.begin() + static_cast<std::ptrdiff_t>(at), code.end(), word, kWord)) {
+      const size_t begin = at + static_cast<size_t>(word.position());
+      const std::string name = word.str();
+      at = code.find_first_not_of(" \n", begin + name.size());
+      if (at == std::string::npos) return kernels;
+      if (code[at] != '(') continue;
+      if (!StartsWith(name, "__")) {
+        kernels.push_back(name);
+        break;
+      }
+      int depth = 0;
+      do {
+        depth += code[at] == '(' ? 1 : code[at] == ')' ? -1 : 0;
+      } while (++at < code.size() && depth > 0);
+    }
+  }
+  return kernels;
+}
+
+// Whether the kernels of a file compute linears, attention, or what only some families or a ring have.
+bool ComputesOps(const std::string& path) {
+  constexpr std::array kFolders = {"sc/",    "mixed/",    "linear/",   "attention/",
+                                   "plain/", "baseline/", "families/", "fabric/ring/"};
+  return std::any_of(kFolders.begin(), kFolders.end(),
+                     [&](const char* folder) { return StartsWith(path, std::string("kernels/cuda/") + folder); });
+}
+
+// What a kernel may serve: the routes of kernels/plan, and the calls of a backend (struct ...Call).
+std::set<std::string> ServableNames(const std::vector<SourceFile>& files) {
+  static const std::regex kCall(R"(^struct (\w+Call) \{$)");
+  std::set<std::string> names;
+  for (const SourceFile& file : files) {
+    if (StartsWith(file.path, "kernels/plan/")) {
+      for (const Enumerator& route : RoutesOf(file)) names.insert(route.name);
+    }
+    if (!StartsWith(file.path, "kernels/") || StartsWith(file.path, "kernels/cuda/")) continue;
+    ForLines(file, [&](size_t, const std::string& line) {
+      std::smatch call;
+      if (std::regex_match(line, call, kCall)) names.insert(call[1]);
+    });
+  }
+  return names;
+}
+
 // The rows of a table of tests/policy below its header, split at tabs; a finding for each that has not `columns` parts.
 struct TableRow {
   size_t line = 0;
@@ -123,51 +179,60 @@ std::vector<std::string> CheckRoutes(const std::vector<SourceFile>& files) {
 }
 
 std::vector<std::string> CheckKernels(const std::vector<SourceFile>& files) {
-  constexpr std::array kFolders = {"sc", "mixed", "linear", "attention", "plain", "baseline"};
-  static const std::regex kKernel(R"(\b__global__\b)");
-  const SourceFile* const table = Find(files, "tests/policy/helper_kernels.tsv");
-  if (table == nullptr) return {"tests/policy/helper_kernels.tsv:0: is not there"};
+  const SourceFile* const table = Find(files, "tests/policy/kernels.tsv");
+  if (table == nullptr) return {"tests/policy/kernels.tsv:0: is not there"};
   std::vector<std::string> found;
-  std::set<std::string> routes;
-  std::set<std::string> named;
+  const std::set<std::string> servable = ServableNames(files);
+  std::map<std::string, std::set<std::string>> kernels;  // file: kernels that it defines
+  for (const SourceFile& file : files) {
+    if (!ComputesOps(file.path) || !IsSource(file.path)) continue;
+    for (const std::string& kernel : KernelsOf(file.text)) kernels[file.path].insert(kernel);
+  }
+  std::set<std::pair<std::string, std::string>> listed;  // file, kernel
+  std::set<std::pair<std::string, std::string>> serves;  // file or "", name that one of its kernels serves
+  for (const auto& [line, cells] : RowsOf(*table, 3, &found)) {
+    const std::string& path = cells[0];
+    const std::string& kernel = cells[1];
+    const auto defines = kernels.find(path);
+    if (defines == kernels.end() || defines->second.count(kernel) == 0) {
+      found.push_back(At(*table, line, path + " has no kernel " + kernel));
+    }
+    if (!listed.emplace(path, kernel).second) found.push_back(At(*table, line, kernel + " has two rows"));
+    for (const std::string& name : Split(cells[2], ' ')) {
+      if (servable.count(name) == 0) found.push_back(At(*table, line, name + " is neither a route nor a call"));
+      serves.emplace(path, name);
+      serves.emplace("", name);
+    }
+  }
+  for (const auto& [path, names] : kernels) {
+    for (const std::string& kernel : names) {
+      if (listed.count({path, kernel}) != 0) continue;
+      found.push_back(path + ":0: " + table->path + " does not say which route or call " + kernel + " serves");
+    }
+  }
   for (const SourceFile& file : files) {
     if (!IsRouteHeader(file)) continue;
     const bool attention = StartsWith(file.path, "kernels/plan/attention/");
     for (const Enumerator& route : RoutesOf(file)) {
-      routes.insert(route.name);
+      if (StartsWith(route.comment, "cuBLAS")) continue;
+      if (serves.count({"", route.name}) == 0) {
+        found.push_back(At(file, route.line, "no kernel of " + table->path + " serves " + route.name));
+      }
+      std::set<std::string> named;
       AddNamed(files, attention ? "kernels/cuda/attention" : "kernels/cuda", route.comment, &named);
+      for (const std::string& path : named) {
+        if (kernels.count(path) == 0 || serves.count({path, route.name}) != 0) continue;
+        found.push_back(At(file, route.line, "no kernel of " + path + " serves " + route.name));
+      }
     }
-  }
-  std::set<std::string> kernels;  // files that define one
-  for (const SourceFile& file : files) {
-    const bool computes = std::any_of(kFolders.begin(), kFolders.end(), [&](const std::string& folder) {
-      return StartsWith(file.path, "kernels/cuda/" + folder + "/");
-    });
-    if (!computes || !IsSource(file.path)) continue;
-    ForLines(file, [&](size_t, const std::string& line) {
-      if (std::regex_search(line.substr(0, line.find("//")), kKernel)) kernels.insert(file.path);
-    });
-  }
-  std::set<std::string> helpers;
-  for (const auto& [line, cells] : RowsOf(*table, 2, &found)) {
-    helpers.insert(cells[0]);
-    const std::vector<std::string> served = Split(cells[1], ' ');
-    if (kernels.count(cells[0]) == 0) found.push_back(At(*table, line, cells[0] + " has no kernel"));
-    if (named.count(cells[0]) != 0) found.push_back(At(*table, line, "a route names " + cells[0] + " itself"));
-    if (std::none_of(served.begin(), served.end(),
-                     [&](const std::string& route) { return routes.count(route) != 0; })) {
-      found.push_back(At(*table, line, cells[0] + " serves no route that exists"));
-    }
-  }
-  for (const std::string& kernel : kernels) {
-    if (named.count(kernel) != 0 || helpers.count(kernel) != 0) continue;
-    found.push_back(kernel + ":0: has a kernel that no route of kernels/plan/*/route.h names, nor " + table->path);
   }
   return found;
 }
 
 std::vector<std::string> CheckRouteNumbers(const std::vector<SourceFile>& files) {
   static const std::regex kNumber(R"([0-9] ?(?:ms|us|s|%)(?!\w))");
+  constexpr size_t kVerdict = 6;  // column of bench/log
+  static const std::set<std::string> kGone = {"lost", "not kept", "left out", "planned"};
   const SourceFile* const table = Find(files, "tests/policy/routes.tsv");
   if (table == nullptr) return {"tests/policy/routes.tsv:0: is not there"};
   std::vector<std::string> found;
@@ -184,15 +249,24 @@ std::vector<std::string> CheckRouteNumbers(const std::vector<SourceFile>& files)
     const std::string& begins = cells[2];
     const SourceFile* const record = Find(files, path);
     bool has_number = false;
+    bool is_of_tree = false;  // the code that the row timed was kept, or is what other code was compared with
     if (record != nullptr) {
       ForLines(*record, [&](size_t, const std::string& row) {
         const size_t at = row.find(begins);
         if (at == std::string::npos) return;
         const std::string rest = row.substr(at + begins.size());
-        has_number = has_number || std::regex_search(rest, kNumber);
+        if (!std::regex_search(rest, kNumber)) return;
+        has_number = true;
+        const std::vector<std::string> experiment = Split(row, '\t');
+        const bool is_log = StartsWith(path, "bench/log/");
+        is_of_tree = is_of_tree || !is_log || (experiment.size() > kVerdict && !kGone.count(experiment[kVerdict]));
       });
     }
-    if (!has_number) found.push_back(At(*table, line, path + " has no row with a number after \"" + cells[2] + "\""));
+    if (!has_number) {
+      found.push_back(At(*table, line, path + " has no row with a number after \"" + begins + "\""));
+    } else if (!is_of_tree) {
+      found.push_back(At(*table, line, "\"" + begins + "\" is an experiment whose code is not in the tree"));
+    }
   }
   size_t missing = 0;
   for (const SourceFile& file : files) {

@@ -22,30 +22,51 @@ TEST(RoutesRule, AreTakenAndNameTheirSource) {
   EXPECT_EQ(findings("row.cu: one at a time", "plan.route = XRoute::kRowsAll;\n"), 1u);
 }
 
-TEST(KernelsRule, BelongToARoute) {
+TEST(KernelsRule, ServeARouteOrACall) {
   const SourceFile route = {"kernels/plan/attention/route.h",
                             "enum class ARoute : uint8_t {\n  kRows,  // row.cu with a table\n"
                             "  kSplit,  // split/scores.cu, values.cu: cut\n  kTiles,  // tile*.cu\n};\n"};
-  const auto findings = [&](const std::string& path, const std::string& text, const std::string& helpers) {
-    return CheckKernels({route, {"tests/policy/helper_kernels.tsv", "file\troutes\n" + helpers}, {path, text}}).size();
+  const SourceFile calls = {"kernels/calls.h", "struct NormCall;\nstruct NormCall {\n  int x;\n};\n"};
+  const std::string bounds = "template <int n>\n__global__ void __launch_bounds__(F(n), 1)\n    ";
+  const std::vector<SourceFile> sources = {
+      {"kernels/cuda/attention/row.cu", "__global__ void Row(int x) {}\n"},
+      {"kernels/cuda/attention/split/scores.cu", bounds + "Scores(const __grid_constant__ Args a) {\n  F(a);\n}\n"},
+      {"kernels/cuda/attention/split/values.cu", "static __global__ void Values() {}\n"},
+      {"kernels/cuda/attention/tile_mma.cu", "// __global__ void None()\n__global__ void Tile() {}\n"},
+      {"kernels/cuda/attention/tile.cu", "Launch(&Tile);\n"}};
+  const std::string dir = "kernels/cuda/attention/";
+  const std::string row = dir + "row.cu\tRow\tkRows\n";
+  const std::string split = dir + "split/scores.cu\tScores\tkSplit\n" + dir + "split/values.cu\tValues\tkSplit\n";
+  const std::string tile = dir + "tile_mma.cu\tTile\tkTiles\n";
+  const auto findings = [&](const std::string& rows, const SourceFile& more) {
+    std::vector<SourceFile> files = sources;
+    files.insert(files.end(), {route, calls, more, {"tests/policy/kernels.tsv", "file\tkernel\tserves\n" + rows}});
+    return CheckKernels(files).size();
   };
+  const std::string all = row + split + tile;
+  const SourceFile none = {"README.md", ""};
+  EXPECT_EQ(findings(all, none), 0u);
+  // A kernel without a row: alone, or next to one in a file that a route names.
   const std::string kernel = "__global__ void Kernel() {}\n";
-  for (const std::string name : {"row.cu", "split/scores.cu", "split/values.cu", "tile_mma.cu"}) {
-    EXPECT_EQ(findings("kernels/cuda/attention/" + name, kernel, ""), 0u) << name;
+  for (const std::string path :
+       {"attention/new.cu", "linear/new.cuh", "sc/tiles/new.cu", "families/new.cu", "fabric/ring/new.cu"}) {
+    EXPECT_EQ(findings(all, {"kernels/cuda/" + path, kernel}), 1u) << path;
   }
-  for (const std::string name : {"attention/new.cu", "attention/split/row.cu", "attention/values.cu", "linear/new.cuh",
-                                 "sc/tiles/new.cu", "attention/tile/mma.cu"}) {
-    EXPECT_EQ(findings("kernels/cuda/" + name, kernel, ""), 1u) << name;
-  }
-  EXPECT_EQ(findings("kernels/cuda/sampling/pick.cu", kernel, ""), 0u);
-  EXPECT_EQ(findings("kernels/cuda/attention/new.cu", "int x;  // __global__\n", ""), 0u);
-  // Helpers say whom they serve.
-  const std::string prepare = "kernels/cuda/attention/prepare.cu";
-  EXPECT_EQ(findings(prepare, kernel, prepare + "\tkRows kGone\n"), 0u);
-  EXPECT_EQ(findings(prepare, kernel, prepare + "\tkGone\n"), 1u);
-  EXPECT_EQ(findings(prepare, kernel, prepare + "\n"), 2u);
-  EXPECT_EQ(findings(prepare, "int x;\n", prepare + "\tkRows\n"), 1u);
-  EXPECT_EQ(findings("kernels/cuda/attention/row.cu", kernel, "kernels/cuda/attention/row.cu\tkRows\n"), 1u);
+  EXPECT_EQ(findings(all, {dir + "row.cu", kernel}), 1u);
+  EXPECT_EQ(findings(all, {"kernels/cuda/sampling/pick.cu", kernel}), 0u);
+  EXPECT_EQ(findings(all, {dir + "new.cu", "int x;  // __global__ void Kernel()\n"}), 0u);
+  // Rows of what is not there, or that say nothing.
+  const SourceFile extra = {dir + "new.cu", kernel};
+  EXPECT_EQ(findings(all + dir + "new.cu\tKernel\tkRows kTiles NormCall\n", extra), 0u);
+  EXPECT_EQ(findings(all + dir + "new.cu\tKernel\tkRows kGone\n", extra), 1u);
+  EXPECT_EQ(findings(all + dir + "new.cu\tKernel\n", extra), 2u);
+  EXPECT_EQ(findings(all + dir + "new.cu\tOther\tkRows\n", extra), 2u);
+  EXPECT_EQ(findings(all + row, none), 1u);
+  // A route that nobody serves, and one whose comment names a file that does not serve it.
+  EXPECT_EQ(findings(row + split + dir + "tile_mma.cu\tTile\tkRows\n", none), 2u);
+  EXPECT_EQ(
+      findings(row + tile + dir + "split/scores.cu\tScores\tkSplit\n" + dir + "split/values.cu\tValues\tkRows\n", none),
+      1u);
   EXPECT_EQ(CheckKernels({route}).size(), 1u);
 }
 
@@ -53,7 +74,11 @@ TEST(RouteNumbersRule, EveryRouteHasOne) {
   const auto findings = [](const std::string& routes, const std::string& table) {
     return CheckRouteNumbers({{"kernels/plan/x/route.h", "enum class XRoute : uint8_t {\n" + routes + "};\n"},
                               {"tests/policy/routes.tsv", "routes\trecord\trow\n" + table},
-                              {"bench/log/x.tsv", "one\tRows, cut\t9 ms\t8 ms\nTiles of 64\t\t\tkept\n"}})
+                              {"docs/performance.md", "| rows | 7 ms |\n"},
+                              {"bench/log/x.tsv",
+                               "d\tc\tg\tRows, cut\t9 ms\t8 ms\tkept\tkept\nd\tc\tg\tTiles of 64\t\t\tkept\t\n"
+                               "d\tc\tg\tRows of 8\t9 ms\t9.5 ms\tlost\tlost\n"
+                               "d\tc\tg\tRows of 4\t9 ms\t\tleft out\t\n"}})
         .size();
   };
   const std::string rows = "  kRows,  // row.cu\n  kSplit,  // split.cu\n";
@@ -65,6 +90,10 @@ TEST(RouteNumbersRule, EveryRouteHasOne) {
   EXPECT_EQ(findings(rows, "kRows kSplit\tbench/log/y.tsv\tRows, cut\n"), 1u);
   EXPECT_EQ(findings(rows, "kRows kSplit\tREADME.md\tRows, cut\n"), 2u);
   EXPECT_EQ(findings(rows, "kRows kSplit\tbench/log/x.tsv\tRows, cut\nkSplit\t-\tnone\n"), 1u);
+  // The row of an experiment that lost stands for no route.
+  EXPECT_EQ(findings(rows, "kRows kSplit\tbench/log/x.tsv\tRows of 8\n"), 1u);
+  EXPECT_EQ(findings(rows, "kRows kSplit\tbench/log/x.tsv\tRows of 4\n"), 1u);
+  EXPECT_EQ(findings(rows, "kRows kSplit\tdocs/performance.md\t| rows |\n"), 0u);
   // At most so many have none.
   std::string many, names;
   for (int i = 0; i < 20; ++i) {

@@ -54,8 +54,9 @@ std::vector<std::string> CheckKernelWords(const SourceFile& file);
 // script one of the first two does. Data, documents, generated stubs and empty files need none.
 std::vector<std::string> CheckLicence(const SourceFile& file);
 
-// No plan of kernels/plan has a flag: what it says is a value of an enum, or the plan is optional.
-std::vector<std::string> CheckPlans(const SourceFile& file);
+// No struct of kernels/plan that is named ...Plan or that a function there returns, nor a struct in it, has a flag: what it
+// says is a value of an enum, or the plan is optional. What is returned and is no choice is listed in plans.cc with the reason.
+std::vector<std::string> CheckPlans(const std::vector<SourceFile>& files);
 // No template of kernels/cuda, and so no kernel, has more than three booleans.
 std::vector<std::string> CheckTemplates(const SourceFile& file);
 
@@ -92,10 +93,11 @@ std::vector<std::string> CheckReadmes(const std::vector<SourceFile>& files);
 std::vector<std::string> CheckChooser(const std::vector<SourceFile>& files);
 // Every route of kernels/plan/*/route.h names the source that runs it, and some plan takes it.
 std::vector<std::string> CheckRoutes(const std::vector<SourceFile>& files);
-// Every file of kernels/cuda/{sc,mixed,linear,attention,plain,baseline} with a kernel is named by a route, or helper_kernels.tsv
-// says which routes it serves.
+// kernels.tsv says of every kernel (__global__) of kernels/cuda/{sc,mixed,linear,attention,plain,baseline,families} and
+// kernels/cuda/fabric/ring which routes or calls it serves; every route has one, in each file with kernels that its comment names.
 std::vector<std::string> CheckKernels(const std::vector<SourceFile>& files);
-// Every route has a row in routes.tsv that names a recorded number of it, in bench/log or docs/performance.md. Few have none.
+// Every route has a row in routes.tsv that names a recorded number of it, in docs/performance.md or in bench/log, there not of an
+// experiment whose code is not in the tree. Few have none.
 std::vector<std::string> CheckRouteNumbers(const std::vector<SourceFile>& files);
 // Every step of a workflow in .github runs one script of this repository.
 std::vector<std::string> CheckWorkflows(const std::vector<SourceFile>& files);
