@@ -272,7 +272,7 @@ TEST_P(DilatedTest, OneSegmentWithoutDilationIsDense) {
 // Formats of numbers and hardware that is not ideal in q k: without dilation the bits of per_token, and with it the same
 // ones in pieces and on every backend.
 TEST_P(DilatedTest, QkTakesFormatsAndHardware) {
-  STOCH_OPEN_DILATED_OR_SKIP(backend);
+  STOCH_OPEN_OR_SKIP(backend, GetParam());
   STOCH_OPEN_OR_SKIP(scalar, (test::BackendUnderTest{"cpu", "scalar", 1}));
   std::mt19937 random(14);
   for (const char* setting :
