@@ -212,7 +212,7 @@ TEST(MemoryPlan, SeesWhatEveryLayerRuns) {
   EXPECT_EQ(seen["attention 512"], "tiles; plain-rows");
 }
 
-// What `stoch inspect` says of layers with a sliding window is what their passes run.
+// `stoch inspect` names the routes that passes of layers with a sliding window run.
 TEST(MemoryPlan, SeesTheWindowOfEveryLayer) {
   const test::PlannedGpu gpu(OpenBackend("cpu", {}, nullptr), test::H200());
   const ScModelConfig sc = HalvedScModelConfig();

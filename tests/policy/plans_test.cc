@@ -35,7 +35,7 @@ TEST(PlansRule, HaveNoFlags) {
   }
   EXPECT_EQ(findings(header, launch + "struct BPlan {\n  int rows;\n  ALaunch launch;\n};\n"), 1u);
   EXPECT_EQ(CheckPlans({{header, launch}, {"kernels/plan/b.h", "ALaunch PlanA(int rows);\n"}}).size(), 1u);
-  // What is no choice is listed, for as long as it has flags.
+  // Structs that are no choice are listed, for as long as they have flags.
   const std::string made = "ScTraits MakeScTraits(int x);\n";
   EXPECT_EQ(findings(header, "struct ScTraits {\n  bool has_bytes = false;\n};\n" + made), 0u);
   EXPECT_EQ(findings(header, "struct ScTraits {\n  int bytes = 0;\n};\n" + made), 1u);

@@ -122,7 +122,7 @@ bool ComputesOps(const std::string& path) {
                      [&](const char* folder) { return StartsWith(path, std::string("kernels/cuda/") + folder); });
 }
 
-// What a kernel may serve: the routes of kernels/plan, and the calls of a backend (struct ...Call).
+// The names that a kernel may serve: the routes of kernels/plan, and the calls of a backend (struct ...Call).
 std::set<std::string> ServableNames(const std::vector<SourceFile>& files) {
   static const std::regex kCall(R"(^struct (\w+Call) \{$)");
   std::set<std::string> names;

@@ -254,7 +254,7 @@ TEST(AttentionLayers, RoutesAndScratchOfEveryLayer) {
   integers.halve = false;
   integers.arith = ScArith::kInt8;
   EXPECT_EQ(see({Uniform(integers), Mixed({128, 64})}, 1, false), "plain-rows; mixed-rows fresh");
-  // Of products that all layers share, or of each layer's own, with the windows of each.
+  // Routes follow from products that all layers share, or each layer has for itself, and from the window of each.
   const std::string near = "rows fresh, split-resident beyond 256";
   const std::string far = near + ", split-lookup beyond 10240";
   EXPECT_EQ(see({Uniform()}, 1, false), far);

@@ -9,21 +9,12 @@
 #include <vector>
 
 #include "kernels/base/error.h"
+#include "tests/kernels/sc/config_with.h"
 
 namespace stoch {
 namespace {
 
-ScConfig Parse(const std::string& text) {
-  ScConfig config;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string entry = text.substr(begin, end - begin);
-    const size_t equals = entry.find('=');
-    SetScParameter(config, entry.substr(0, equals), entry.substr(equals + 1));
-    begin = end + 1;
-  }
-  return config;
-}
+ScConfig Parse(const std::string& text) { return test::With({}, text); }
 
 std::string ErrorOf(const std::string& text) {
   try {
