@@ -8,6 +8,7 @@
 #include "kernels/cuda/device/block_softmax.cuh"
 #include "kernels/cuda/device/lengths.cuh"
 #include "kernels/cuda/device/quantizer.cuh"
+#include "kernels/cuda/plain/counts.cuh"
 #include "kernels/cuda/plain/formats.cuh"
 #include "kernels/cuda/plain/gates.cuh"
 #include "kernels/cuda/sc/format/hardware.h"
@@ -52,13 +53,6 @@ struct RowArgs {
   int64_t stride = 0;  // a multiple of 4
   int32_t first_row = 0;
 };
-
-// The counts of a table, in 16 or 32 bits each.
-template <typename Count>
-__device__ inline const Count* CountsOf(const LengthTable& table) {
-  if constexpr (sizeof(Count) == sizeof(int16_t)) return table.counts16;
-  return reinterpret_cast<const Count*>(table.counts32);
-}
 
 // The count of codes a and b in dimension (in p v: position) dim, with the product's sign.
 template <typename Count>

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/base/cuda_check.h"
 #include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/plain/counts.cuh"
 #include "kernels/cuda/plain/formats.cuh"
 #include "kernels/cuda/plain/gates.cuh"
 #include "kernels/cuda/plain/product.h"
@@ -21,13 +22,6 @@ constexpr int64_t kMaxGridRows = 65535;
 template <typename Count>
 // Dimensions whose counts are staged at a time: 32 KB with 256 levels.
 constexpr int kStageDims = 128 / static_cast<int>(sizeof(Count));
-
-// The counts of a table, 16-bit or 32-bit; null for stream length 0.
-template <typename Count>
-__device__ const Count* CountsOf(const LengthTable& table) {
-  if constexpr (sizeof(Count) == sizeof(int16_t)) return table.counts16;
-  return reinterpret_cast<const Count*>(table.counts32);
-}
 
 // The matrix of an operand that begins `rows` rows after the one of `view`.
 template <typename View>
